@@ -1,0 +1,56 @@
+"""The engine's one configuration value. Unknown keys cannot exist; nothing is derived silently."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from engine.errors import InvalidInput
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig:
+    """Names are vLLM's where vLLM has one.
+
+    `cache_salt_required` makes every request name the salt of its prefix-cache domain; two salts never share a block.
+    `kv_cache_bytes` wins over `num_kv_blocks`; with both None the runner sizes the pool from free memory
+    (`gpu_memory_utilization` of the device, or a quarter of free RAM on CPU, capped at 4 GiB).
+    """
+
+    model: str
+    """A directory with config.json and safetensors, or one GGUF file."""
+    served_model_name: str | None = None
+    dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
+    device: str = "auto"
+    quantization: str | None = None
+    block_size: int = 16
+    num_kv_blocks: int | None = None
+    kv_cache_bytes: int | None = None
+    gpu_memory_utilization: float = 0.9
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    max_model_len: int | None = None
+    long_prefill_token_threshold: int = 0
+    """Most prefill tokens of one request in one step; 0 means no extra cap."""
+    enable_prefix_caching: bool = True
+    cache_salt_required: bool = True
+    scheduling_policy: Literal["fcfs", "priority", "fair"] = "fair"
+    max_seqs_per_share: int | None = None
+    max_blocks_per_share: int | None = None
+    starvation_bound_s: float = 10.0
+    max_waiting: int = 4096
+    deterministic: bool = False
+    seed: int = 0
+    threads: int | None = None
+    tensor_parallel_size: int = 1
+    kernel_backend: Literal["auto", "reference", "cpu", "triton"] = "auto"
+
+    def __post_init__(self) -> None:
+        positive = ("block_size", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size", "max_waiting")
+        for name in positive:
+            if getattr(self, name) < 1:
+                raise InvalidInput(name, getattr(self, name), "must be at least 1")
+        if not 0.0 < self.gpu_memory_utilization <= 1.0:
+            raise InvalidInput("gpu_memory_utilization", self.gpu_memory_utilization, "must be in (0, 1]")
+        if self.max_model_len is not None and self.max_model_len < 2:
+            raise InvalidInput("max_model_len", self.max_model_len, "must be at least 2")

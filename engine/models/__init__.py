@@ -1,0 +1,1 @@
+"""Model families, one per file: stateless layers over `kernels` ops."""

@@ -1,0 +1,1 @@
+"""Reading checkpoints: safetensors and GGUF, strict about missing and unused tensors."""

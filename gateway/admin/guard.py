@@ -1,0 +1,103 @@
+"""The door of every admin route: who calls, whether the policy lets them, and a record of each refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from gateway.api.credentials import read_credential
+from gateway.errors import GatewayError, NotPermitted
+from gateway.flow.context import RequestContext
+from gateway.flow.ports import AuditLog, Authenticator, Authorizer
+from gateway.flow.values import ANONYMOUS, AdminEvent, Decision, Principal
+
+
+@dataclass(frozen=True, slots=True)
+class AdminCall:
+    """A permitted call of the admin API."""
+
+    context: RequestContext
+    principal: Principal
+    decision: Decision
+    action: str
+
+
+class PermissionGuard:
+    """Builds FastAPI dependencies. `require("audit.read")` answers 401, 403 or an `AdminCall`.
+
+    The request context is made by the API middleware and read from `scope["state"]["context"]`.
+    """
+
+    def __init__(self, authenticator: Authenticator, authorizer: Authorizer, audit: AuditLog) -> None:
+        self._authenticator = authenticator
+        self._authorizer = authorizer
+        self._audit = audit
+
+    def require(self, action: str) -> Callable[[Request], Awaitable[AdminCall]]:
+        async def permitted(request: Request) -> AdminCall:
+            context: RequestContext = request.scope["state"]["context"]
+            principal = ANONYMOUS
+            try:
+                principal = await self._authenticator.authenticate(read_credential(request.scope["headers"]), context)
+                decision = self._authorizer.decide(principal, action, None, context)
+                if not decision.allowed:
+                    raise NotPermitted(
+                        f"`{action}` is not permitted for you: {decision.reason}",
+                        hint="ask a policy administrator for a role that grants it",
+                        detail=f"rule {decision.rule_id}",
+                    )
+            except GatewayError as error:
+                await self._audit.admin(
+                    AdminEvent(
+                        context=context,
+                        principal=principal,
+                        kind="access",
+                        action=action,
+                        target=context.route,
+                        allowed=False,
+                        status=error.status,
+                        error_code=error.code,
+                        reason=error.detail,
+                    )
+                )
+                raise
+            return AdminCall(context=context, principal=principal, decision=decision, action=action)
+
+        return permitted
+
+    async def record(
+        self,
+        call: AdminCall,
+        *,
+        kind: str,
+        target: str,
+        status: int = 200,
+        reason: str | None = None,
+        before_etag: str | None = None,
+        after_etag: str | None = None,
+        diff: dict[str, object] | None = None,
+        approver: str | None = None,
+        error_code: str | None = None,
+    ) -> None:
+        """Write the event of a call that was let through: a change (`admin`) or a read (`access`)."""
+        await self._audit.admin(
+            AdminEvent(
+                context=call.context,
+                principal=call.principal,
+                kind="admin" if kind == "admin" else "access",
+                action=call.action,
+                target=target,
+                allowed=error_code is None,
+                status=status,
+                reason=reason,
+                before_etag=before_etag,
+                after_etag=after_etag,
+                diff=diff,
+                approver=approver,
+                error_code=error_code,
+                policy_version=call.decision.policy_version,
+                rule_id=call.decision.rule_id,
+            )
+        )

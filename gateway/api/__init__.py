@@ -1,0 +1,1 @@
+"""OpenAI-shaped routes: parse, call the pipeline, render."""

@@ -1,0 +1,1 @@
+"""The record: intent and completion of every request, durable and tamper-evident."""

@@ -1,0 +1,182 @@
+"""Every error a caller can see, in one tree. Knows no HTTP framework; `gateway.api` renders it.
+
+GatewayError
+├── InvalidRequest           400  the body or a parameter is wrong
+│   ├── AmbiguousCredentials 400  two credential channels in one request
+│   ├── ContextLengthExceeded 400 prompt + max_tokens do not fit
+│   └── BlockedByPolicy      400  a guardrail refused the content
+├── Unauthenticated          401  missing or invalid token
+├── NotPermitted             403  authenticated, but not allowed
+├── NotFound                 404  unknown (or hidden) model or resource
+├── Conflict                 409  the change would break an invariant
+├── PreconditionFailed       412  stale ETag
+├── RequestTooLarge          413
+├── UnsupportedMediaType     415
+├── UnknownField             422  admin API: a field that does not exist
+├── PreconditionRequired     428  If-Match missing
+├── HeadersTooLarge          431
+├── RateLimited              429  a window is full, try again soon
+├── BudgetExceeded           429  a budget is spent, do not retry
+├── UpstreamFailed           502  a backend answered nonsense or not at all
+└── Unavailable              503  a dependency is down or still loading
+    └── (codes: idp_unavailable, policy_unavailable, audit_unavailable, engine_unavailable, model_loading, overloaded)
+
+Configuration mistakes found at start are `ConfigError`: they never reach a caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class GatewayError(Exception):
+    """An answer other than success, ready to be rendered in OpenAI's shape.
+
+    `message` is public: it must never hold a token, a prompt, SQL, a path or an upstream's text.
+    `detail` is for the audit record and the log only.
+    """
+
+    status: int = 500
+    type: str = "server_error"
+    code: str = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        hint: str | None = None,
+        headers: Mapping[str, str] | None = None,
+        detail: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code if code is not None else type(self).code
+        self.param = param
+        self.hint = hint
+        self.headers: dict[str, str] = dict(headers or {})
+        self.detail = detail
+
+
+class InvalidRequest(GatewayError):
+    status, type, code = 400, "invalid_request_error", "invalid_request"
+
+
+class AmbiguousCredentials(InvalidRequest):
+    code = "ambiguous_credentials"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    code = "context_length_exceeded"
+
+
+class BlockedByPolicy(InvalidRequest):
+    code = "blocked_by_policy"
+
+
+class Unauthenticated(GatewayError):
+    status, type, code = 401, "authentication_error", "invalid_token"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        hint: str | None = None,
+        detail: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint, detail=detail)
+        # RFC 6750 section 3: no error attribute when no credential was sent at all.
+        challenge = "Bearer" if self.code == "missing_token" else 'Bearer error="invalid_token"'
+        self.headers.setdefault("WWW-Authenticate", challenge)
+
+
+class NotPermitted(GatewayError):
+    status, type, code = 403, "permission_error", "not_permitted"
+
+
+class NotFound(GatewayError):
+    status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class Conflict(GatewayError):
+    status, type, code = 409, "invalid_request_error", "conflict"
+
+
+class PreconditionFailed(GatewayError):
+    status, type, code = 412, "invalid_request_error", "etag_mismatch"
+
+
+class RequestTooLarge(GatewayError):
+    status, type, code = 413, "invalid_request_error", "request_too_large"
+
+
+class UnsupportedMediaType(GatewayError):
+    status, type, code = 415, "invalid_request_error", "unsupported_media_type"
+
+
+class UnknownField(GatewayError):
+    status, type, code = 422, "invalid_request_error", "unknown_field"
+
+
+class PreconditionRequired(GatewayError):
+    status, type, code = 428, "invalid_request_error", "if_match_required"
+
+
+class HeadersTooLarge(GatewayError):
+    status, type, code = 431, "invalid_request_error", "headers_too_large"
+
+
+class RateLimited(GatewayError):
+    """A window is full. Carries `retry-after` so that SDKs wait the right time."""
+
+    status, type, code = 429, "rate_limit_exceeded", "requests_rate_limited"
+
+
+class BudgetExceeded(GatewayError):
+    """A budget is spent. `x-should-retry: false` stops SDKs from hammering a closed door."""
+
+    status, type, code = 429, "insufficient_quota", "budget_exceeded"
+
+    def __init__(self, message: str, *, hint: str | None = None, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(message, hint=hint, headers={"x-should-retry": "false", **(headers or {})})
+
+
+class UpstreamFailed(GatewayError):
+    status, type, code = 502, "server_error", "upstream_failed"
+
+
+class Unavailable(GatewayError):
+    status, type, code = 503, "server_error", "unavailable"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str | None = None,
+        hint: str | None = None,
+        retry_after_s: int = 5,
+        detail: str | None = None,
+    ) -> None:
+        super().__init__(message, code=code, hint=hint, headers={"retry-after": str(retry_after_s)}, detail=detail)
+
+
+class ConfigError(Exception):
+    """A configuration or policy file that cannot be used; ends the start.
+
+    `str()` reads: `<file>:<line>:<column>: <what was found>; expected <what>; hint`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str | None = None,
+        line: int | None = None,
+        column: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        self.message, self.file, self.line, self.column, self.hint = message, file, line, column, hint
+        where = ":".join(str(part) for part in (file, line, column) if part is not None)
+        super().__init__(": ".join(part for part in (where, message) if part) + (f"\n  hint: {hint}" if hint else ""))

@@ -1,0 +1,1 @@
+"""Who is asking: tokens, key sets, API keys, revocations. Gives a `Principal`; decides no permission."""

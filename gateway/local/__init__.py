@@ -1,0 +1,1 @@
+"""Everything a laptop needs to run the real product: private Postgres and Valkey, a dev issuer, demo models."""

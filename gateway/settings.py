@@ -1,0 +1,186 @@
+"""The one settings tree. Built once by `load_settings` and passed down; nothing else reads the environment.
+
+Sources, first wins: command-line overrides, `ESCLUSA_*` environment (nested with `__`), the YAML file named by
+`--config` or `ESCLUSA_CONFIG`, defaults. `DATABASE_URL` and `REDIS_URL` are accepted because operators know them.
+Unknown keys are refused with the nearest valid name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class HttpSettings(Section):
+    host: str = "127.0.0.1"
+    port: int = Field(8080, ge=0, le=65535)
+    metrics_port: int | None = Field(9090, ge=0, le=65535, description="own listener of /metrics; None turns it off")
+    max_body_bytes: int = Field(4 * 1024 * 1024, gt=0)
+    max_header_bytes: int = 64 * 1024
+    header_timeout_s: float = 10.0
+    body_timeout_s: float = 30.0
+    max_concurrent_requests: int = 1024
+    shutdown_grace_s: float = 30.0
+    allowed_hosts: tuple[str, ...] = ("*",)
+    trusted_proxies: tuple[str, ...] = ()
+
+
+class StoreSettings(Section):
+    database_url: SecretStr | None = Field(None, description="postgresql+asyncpg://...; unset: a private Postgres")
+    redis_url: SecretStr | None = Field(None, description="redis://...; unset: a private Valkey")
+    database_pool: int = 10
+    redis_timeout_ms: int = 50
+    """Upper bound of what a slow store may add to a request."""
+
+
+class ProviderSettings(Section):
+    """One identity provider, chosen by the exact `iss` of a token."""
+
+    name: str
+    type: Literal["keycloak", "entra", "okta", "google", "oidc", "rfc9068", "shared_secret"] = "oidc"
+    issuer: str
+    tenant_ids: tuple[str, ...] = ()
+    audiences: tuple[str, ...]
+    algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
+    default_key_algorithm: str | None = None
+    jwks_url: str | None = None
+    discovery: bool = True
+    shared_secret: SecretStr | None = None
+    tenant: str = "default"
+    tenant_claim: str | None = None
+    roles_claim: str | None = "roles"
+    groups_claim: str | None = None
+    scopes_claim: str | None = "scope"
+    department_claim: str | None = None
+    clearance_claim: str | None = None
+    role_map: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Claim value -> roles. Empty: the claim's values are the roles."""
+    allowed_clients: tuple[str, ...] = ()
+    allowed_typ: tuple[str, ...] = ("absent", "jwt", "at+jwt", "application/at+jwt")
+    single_key_ok: bool = False
+    allow_unbound: bool = False
+    allow_http: bool = False
+    """Plain http key sets, for the loopback dev issuer and tests only."""
+    leeway_s: int = Field(30, ge=0, le=120)
+    max_lifetime_s: int = 86_400
+
+
+class IdentitySettings(Section):
+    providers: tuple[ProviderSettings, ...] = ()
+    max_token_bytes: int = 16_384
+    token_cache_entries: int = 10_000
+    token_cache_ttl_s: float = 60.0
+    jwks_refresh_s: float = 600.0
+    jwks_cooldown_s: float = 30.0
+    jwks_timeout_s: float = 5.0
+    jwks_max_bytes: int = 262_144
+    jwks_max_stale_s: float = 86_400.0
+    api_key_pepper: SecretStr | None = None
+
+
+class AccessSettings(Section):
+    policy_file: Path | None = Field(None, description="seeds an empty database; default policies/default.yaml")
+    poll_s: float = 5.0
+    max_stale_s: float = 86_400.0
+    snapshot_dir: Path | None = None
+    four_eyes: bool = False
+
+
+class LimitSettings(Section):
+    lease_s: float = 120.0
+    replicas: int = Field(1, ge=1, description="the local share of a limit is limit / replicas while the store is down")
+    key_prefix: str = "esclusa"
+    sweep_s: float = 15.0
+
+
+class AuditSettings(Section):
+    mode: Literal["strict", "standard", "fast"] = "standard"
+    spool_dir: Path | None = None
+    spool_quota_bytes: int = 10 * 1024**3
+    group_commit_ms: float = 2.0
+    group_commit_records: int = 256
+    retention_days: int = Field(400, ge=183)
+    hmac_key: SecretStr | None = None
+    seal_s: float = 60.0
+
+
+class UpstreamSettings(Section):
+    base_url: str
+    api_key: SecretStr | None = None
+    connect_timeout_s: float = 2.0
+    read_timeout_s: float = 120.0
+    max_connections: int = 256
+    retries: int = 1
+
+
+class ModelSettings(Section):
+    """One catalogue entry. `path` for the local engine, `upstream` for an OpenAI-compatible server."""
+
+    id: str
+    tier: Literal["small", "large"] | None = None
+    path: str | None = None
+    upstream: str | None = None
+    upstream_model: str | None = None
+    labels: dict[str, str] = Field(default_factory=dict)
+    context_window: int | None = None
+    max_output_tokens: int | None = None
+    price_in_micro: int = 0
+    price_out_micro: int = 0
+    dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
+    quantization: str | None = None
+    actions: tuple[str, ...] = ("chat", "completions")
+
+
+class EngineSettings(Section):
+    """Flags carry vLLM's names."""
+
+    device: str = "auto"
+    block_size: int = 16
+    gpu_memory_utilization: float = 0.9
+    kv_cache_bytes: int | None = Field(None, description="KV cache per model on CPU; None: a share of free memory")
+    max_num_seqs: int = 64
+    max_num_batched_tokens: int = 2048
+    max_model_len: int | None = None
+    enable_prefix_caching: bool = True
+    scheduling_policy: Literal["fcfs", "priority", "fair"] = "fair"
+    tensor_parallel_size: int = 1
+    threads: int | None = None
+    deterministic: bool = False
+
+
+class RoutingSettings(Section):
+    virtual_model: str = "auto"
+    threshold: float = 0.5
+    small: str | None = None
+    large: str | None = None
+
+
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["json", "console", "auto"] = "auto"
+
+
+class LocalSettings(Section):
+    enabled: bool = False
+    data_dir: Path | None = None
+
+
+class Settings(Section):
+    http: HttpSettings = HttpSettings()
+    store: StoreSettings = StoreSettings()
+    identity: IdentitySettings = IdentitySettings()
+    access: AccessSettings = AccessSettings()
+    limits: LimitSettings = LimitSettings()
+    audit: AuditSettings = AuditSettings()
+    models: tuple[ModelSettings, ...] = ()
+    upstreams: dict[str, UpstreamSettings] = Field(default_factory=dict)
+    engine: EngineSettings = EngineSettings()
+    routing: RoutingSettings = RoutingSettings()
+    log: LogSettings = LogSettings()
+    local: LocalSettings = LocalSettings()

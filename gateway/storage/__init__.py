@@ -1,0 +1,1 @@
+"""Postgres and Valkey: connections, sessions, naming. Knows no domain."""

@@ -1,0 +1,1 @@
+"""Logs, metrics and traces: names and set-up, in one place each."""

@@ -1,0 +1,1 @@
+"""Readable torch: the oracle of every op."""

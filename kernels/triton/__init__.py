@@ -1,0 +1,1 @@
+"""Triton for GPUs: same op names and contracts."""
