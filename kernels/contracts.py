@@ -1,0 +1,393 @@
+"""The one contract of every op: names, shapes, dtypes and the values that pass between ops.
+
+`Ops` below is the truth; each back end (`kernels/reference`, `kernels/cpu`, `kernels/triton`) offers functions of the
+same names and signatures, one op (or one tight family) per file, file names in `OP_FILES`. Knows tensors, rows, slots
+and blocks; must not know sequences, tenants or tokens of text. Signatures are stable; additions are optional keywords.
+
+Rules that hold for all ops
+- `x` is `[rows, hidden]`, contiguous in its last dimension; sums run in float32, the result has the dtype of `x`.
+- A row's result never depends on NaN or Inf in another row, nor on unused KV slots.
+- `dispatch.load(deterministic=True)` promises more: bitwise the same row alone, in any batch and in any chunking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+OP_FILES: dict[str, str] = {
+    "rms_norm": "rms_norm",
+    "add_rms_norm": "rms_norm",
+    "head_rms_norm": "rms_norm",
+    "layer_norm": "layer_norm",
+    "rope": "rope",
+    "silu_mul": "gated",
+    "gelu_tanh_mul": "gated",
+    "allocate_kv_cache": "kv_cache",
+    "kv_write": "kv_cache",
+    "copy_blocks": "kv_cache",
+    "read_kv": "kv_cache",
+    "plan_attention": "paged_attention",
+    "paged_attention": "paged_attention",
+    "pack_linear": "linear",
+    "linear": "linear",
+    "embedding": "embedding",
+    "pack_stack": "decoder",
+    "decoder_stack": "decoder",
+    "philox_uniform": "philox",
+    "greedy": "greedy",
+    "sample": "sample",
+    "row_stats": "row_stats",
+    "apply_token_bitmask": "token_bitmask",
+}
+"""op -> the file (module) that holds it in each back end."""
+
+FAMILIES: tuple[frozenset[str], ...] = (
+    frozenset({"allocate_kv_cache", "kv_write", "copy_blocks", "read_kv", "plan_attention", "paged_attention"}),
+    frozenset({"pack_linear", "linear"}),
+    frozenset({"pack_stack", "decoder_stack"}),
+)
+"""Ops that share a back end's private layout: they are always chosen together."""
+
+QUANTIZATIONS: tuple[str | None, ...] = (None, "int8", "int4", "gguf")
+"""None: `dtype`. int8: W8A8, scale per output channel and per row. int4: groups of 32 with scale and minimum, 8-bit
+activations. gguf: the codes of the file as they are (needs `QuantizedWeight`), 8-bit activations."""
+
+
+class KernelError(ValueError):
+    """A tensor or argument that breaks a contract; the message carries what was found and what is accepted."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """Rows of GGUF blocks, untouched. `data` is uint8 `[out_features, bytes per row]`, `type` ggml's name (`Q4_K`)."""
+
+    data: Tensor
+    type: str
+    in_features: int
+
+    @property
+    def out_features(self) -> int:
+        return int(self.data.shape[0])
+
+
+Weight = Tensor | QuantizedWeight
+
+
+@dataclass(slots=True)
+class PackedLinear:
+    """A weight in its back end's private layout. Made by `pack_linear`, read only by `linear` of the same back end."""
+
+    out_features: int
+    in_features: int
+    dtype: torch.dtype
+    """Of activations in and out."""
+    quantization: str | None
+    deterministic: bool
+    bias: Tensor | None
+    data: Any
+    """Private to the back end."""
+    nbytes: int = 0
+
+
+@dataclass(slots=True)
+class KVCache:
+    """Keys and values of one layer for all blocks. The layout of `key` and `value` is the back end's own."""
+
+    key: Tensor
+    value: Tensor
+    num_blocks: int
+    block_size: int
+    num_kv_heads: int
+    head_dim: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.key.nbytes + self.value.nbytes
+
+
+@dataclass(slots=True)
+class AttentionPlan:
+    """One step's batch geometry and work split, made once and shared by all layers.
+
+    Query i of sequence s is row `query_start[s] + i` and sits at position `kv_len[s] - query_len[s] + i`.
+    """
+
+    query_start: Tensor
+    kv_len: Tensor
+    block_tables: Tensor
+    block_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    deterministic: bool = False
+    data: Any = None
+    """Private to the back end."""
+
+    @property
+    def num_rows(self) -> int:
+        return int(self.query_start[-1])
+
+
+@dataclass(slots=True)
+class DecoderLayer:
+    """One pre-norm decoder layer: norm, qkv, (head norms), rope, attention, o, add+norm, gate_up, act*mul, down.
+
+    `qkv` stacks q `[num_heads*head_dim]`, k and v `[num_kv_heads*head_dim]` along its outputs; `gate_up` stacks gate
+    and up. Families with other wiring (sandwich norms, experts) call the single ops instead.
+    """
+
+    input_norm: Tensor
+    post_attention_norm: Tensor
+    qkv: PackedLinear
+    o: PackedLinear
+    gate_up: PackedLinear
+    down: PackedLinear
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    eps: float
+    scale: float
+    norm_offset: float = 0.0
+    activation: str = "silu"
+    """`silu` or `gelu_tanh`."""
+    q_norm: Tensor | None = None
+    k_norm: Tensor | None = None
+    window: int | None = None
+    softcap: float | None = None
+
+
+@dataclass(slots=True)
+class DecoderStack:
+    """Layers bound to their caches and rotary tables, ready to run in one call. Rebuild it when caches move."""
+
+    layers: Sequence[DecoderLayer]
+    caches: Sequence[KVCache]
+    cos: Tensor
+    sin: Tensor
+    data: Any = None
+    """Private to the back end."""
+
+
+@dataclass(slots=True)
+class RowStats:
+    """Evidence per row of raw logits, float32 `[rows]`; `rank` is int64 and counts from 1."""
+
+    logprob: Tensor
+    logsumexp: Tensor
+    entropy: Tensor
+    """Nats."""
+    margin: Tensor
+    """Difference of the two highest probabilities."""
+    rank: Tensor
+    """1 + how many tokens are strictly more likely than the asked one."""
+    top_ids: Tensor
+    """int64 `[rows, topk]`, most likely first; equal logits: lower id first."""
+    top_logprobs: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Why an op runs where it runs. `off` maps each other back end to the reason that it is not used."""
+
+    op: str
+    backend: str
+    detail: str = ""
+    off: dict[str, str] = field(default_factory=dict)
+
+
+class Ops(Protocol):
+    """What `dispatch.load` returns. Signatures here are what every back end implements."""
+
+    def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+        """`x / sqrt(mean(x^2) + eps) * (weight + offset)`, arXiv 1910.07467. Gemma: `offset=1`."""
+        ...
+
+    def add_rms_norm(
+        self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float = 0.0
+    ) -> tuple[Tensor, Tensor]:
+        """`(rms_norm(x + residual), x + residual)`; the sum is rounded to the dtype of `x` before the norm.
+
+        May reuse the storage of `x` and `residual`: both are dead after the call.
+        """
+        ...
+
+    def head_rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
+        """RMSNorm of each head of `x [rows, heads, dim]` with one `weight [dim]` (qk-norm)."""
+        ...
+
+    def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor: ...
+
+    def rope(self, q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> None:
+        """Rotate `q [rows, heads, dim]` and `k [rows, kv_heads, dim]` in place, halves convention (neox).
+
+        `cos`/`sin` are float32 `[max_positions, rotary/2]`; `positions` int64 `[rows]`; dimensions past `rotary` stay.
+        """
+        ...
+
+    def silu_mul(self, x: Tensor) -> Tensor:
+        """`silu(x[:, :n]) * x[:, n:]` for `x [rows, 2n]`."""
+        ...
+
+    def gelu_tanh_mul(self, x: Tensor) -> Tensor: ...
+
+    def allocate_kv_cache(
+        self,
+        num_blocks: int,
+        block_size: int,
+        num_kv_heads: int,
+        head_dim: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ) -> KVCache:
+        """Uninitialised storage. Ops never read a slot that was not written."""
+        ...
+
+    def kv_write(self, cache: KVCache, key: Tensor, value: Tensor, slot_mapping: Tensor) -> None:
+        """Store `key`/`value [rows, kv_heads, dim]` at `slot = block*block_size + offset` (int64); -1 skips the row."""
+        ...
+
+    def copy_blocks(self, cache: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy whole blocks `(source, target)`, in order."""
+        ...
+
+    def read_kv(self, cache: KVCache, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """`(key, value) [n, kv_heads, dim]` of int64 slots: for tests and block export."""
+        ...
+
+    def plan_attention(
+        self,
+        query_start: Tensor,
+        kv_len: Tensor,
+        block_tables: Tensor,
+        block_size: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        window: int | None = None,
+        deterministic: bool = False,
+    ) -> AttentionPlan:
+        """Geometry for `paged_attention`: int32 `query_start [S+1]`, `kv_len [S]` (after this step's writes),
+        `block_tables [S, max_blocks]` (entries past the length are ignored). `window` only balances the work split.
+        """
+        ...
+
+    def paged_attention(
+        self,
+        q: Tensor,
+        cache: KVCache,
+        plan: AttentionPlan,
+        scale: float,
+        window: int | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Causal attention of all rows, prefill chunks and decodes alike: `[rows, heads, dim]` in, the same out.
+
+        Query head h reads kv head `h // (heads // kv_heads)`. `window`: position p sees keys `p-window < j <= p`.
+        `softcap`: scores become `softcap * tanh(score / softcap)`. Keys of this step must have been written before.
+        """
+        ...
+
+    def pack_linear(
+        self,
+        weight: Weight | Sequence[Weight],
+        bias: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        quantization: str | None = None,
+        deterministic: bool = False,
+    ) -> PackedLinear:
+        """Pack `weight [out, in]` once. A sequence is stacked along `out` (fused qkv, gate_up). `dtype` is that of the
+        activations (default: the weight's). `quantization` is one of `QUANTIZATIONS`. Raises `KernelError`.
+        """
+        ...
+
+    def linear(self, x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None) -> Tensor:
+        """`x @ weight.T + bias`; `out_dtype=torch.float32` for logits."""
+        ...
+
+    def embedding(self, ids: Tensor, table: Weight, dtype: torch.dtype | None = None) -> Tensor:
+        """Rows `ids` (int64 `[n]`) of `table`, dequantised if need be. An id out of range raises `KernelError`."""
+        ...
+
+    def pack_stack(
+        self, layers: Sequence[DecoderLayer], caches: Sequence[KVCache], cos: Tensor, sin: Tensor
+    ) -> DecoderStack: ...
+
+    def decoder_stack(
+        self, hidden: Tensor, stack: DecoderStack, plan: AttentionPlan, positions: Tensor, slot_mapping: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """All layers in one call: `(hidden, residual)`; finish with `add_rms_norm(hidden, residual, final_norm)`.
+
+        `hidden [rows, hidden]` is the scaled embedding; its storage may be reused.
+        """
+        ...
+
+    def philox_uniform(self, seeds: Tensor, positions: Tensor) -> Tensor:
+        """float64 in [0, 1) per row from Philox4x32-10 (Salmon et al., SC 2011): key = seed, counter = position."""
+        ...
+
+    def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
+        """`(argmax int64, its log-probability float32)` per row; equal logits: the lowest id. NaN never wins."""
+        ...
+
+    def sample(
+        self, logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniforms: Tensor
+    ) -> Tensor:
+        """One id per row: temperature, min_p, top_k, top_p, then the inverse of the CDF in id order at `uniforms`.
+
+        `temperature`, `top_p`, `min_p` float32, `top_k` int32 (<= 0: off), `uniforms` float64, all `[rows]`, on the
+        logits' device. temperature 0 is greedy. A row's result depends on that row alone. `-inf` logits never win.
+        """
+        ...
+
+    def row_stats(self, logits: Tensor, token_ids: Tensor, topk: int = 0) -> RowStats:
+        """Evidence about raw `logits [rows, vocab]` for the token chosen in each row."""
+        ...
+
+    def apply_token_bitmask(self, logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
+        """In place: row `rows[i]` of logits gets -inf where bit `v % 32` of int32 `bitmask[i, v // 32]` is 0."""
+        ...
+
+    deterministic: bool
+
+    def report(self) -> list[Choice]:
+        """Per op: back end chosen and why the others are off."""
+        ...
+
+
+def check_rows(name: str, x: Tensor, width: int) -> None:
+    """`x` must be `[rows, width]`."""
+    if x.dim() != 2 or x.shape[1] != width:
+        raise KernelError(f"{name}: x has shape {tuple(x.shape)}, expected [rows, {width}]")
+
+
+def check_heads(name: str, num_heads: int, num_kv_heads: int) -> None:
+    if num_kv_heads < 1 or num_heads % num_kv_heads:
+        raise KernelError(f"{name}: {num_heads} query heads cannot share {num_kv_heads} kv heads evenly")
+
+
+def check_even(name: str, x: Tensor) -> None:
+    if x.dim() != 2 or x.shape[1] % 2:
+        raise KernelError(f"{name}: x has shape {tuple(x.shape)}, expected [rows, 2n]")
+
+
+def check_quantization(weights: Sequence[Weight], quantization: str | None) -> None:
+    if quantization not in QUANTIZATIONS:
+        raise KernelError(f"quantization {quantization!r} is unknown; choose one of {QUANTIZATIONS}")
+    if quantization == "gguf" and not all(isinstance(w, QuantizedWeight) for w in weights):
+        raise KernelError("quantization 'gguf' keeps the codes of a GGUF file, but the weight is a plain tensor")
+    widths = {w.in_features if isinstance(w, QuantizedWeight) else int(w.shape[1]) for w in weights}
+    if len(widths) != 1:
+        raise KernelError(f"stacked weights need one input width, found {sorted(widths)}")
+
+
+def as_weights(weight: Weight | Sequence[Weight]) -> list[Weight]:
+    """One weight or several to stack, always as a non-empty list."""
+    weights = [weight] if isinstance(weight, (Tensor, QuantizedWeight)) else list(weight)
+    if not weights:
+        raise KernelError("pack_linear needs at least one weight")
+    return weights

@@ -1,0 +1,43 @@
+"""The paged KV cache: `[num_blocks, block_size, kv_heads, dim]`, so a slot is a row of the flattened first two axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernels.contracts import KernelError, KVCache
+
+
+def allocate_kv_cache(
+    num_blocks: int,
+    block_size: int,
+    num_kv_heads: int,
+    head_dim: int,
+    dtype: torch.dtype,
+    device: torch.device | str,
+) -> KVCache:
+    shape = (num_blocks, block_size, num_kv_heads, head_dim)
+    key, value = (torch.empty(shape, dtype=dtype, device=device) for _ in range(2))
+    return KVCache(key, value, num_blocks, block_size, num_kv_heads, head_dim)
+
+
+def kv_write(cache: KVCache, key: Tensor, value: Tensor, slot_mapping: Tensor) -> None:
+    expected = (slot_mapping.shape[0], cache.num_kv_heads, cache.head_dim)
+    if tuple(key.shape) != expected or tuple(value.shape) != expected:
+        raise KernelError(f"kv_write: key {tuple(key.shape)}, value {tuple(value.shape)}, expected {expected}")
+    kept = slot_mapping >= 0
+    slots = slot_mapping[kept]
+    cache.key.flatten(0, 1)[slots] = key[kept].to(cache.key.dtype)
+    cache.value.flatten(0, 1)[slots] = value[kept].to(cache.value.dtype)
+
+
+def copy_blocks(cache: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
+    for source, target in pairs:
+        cache.key[target] = cache.key[source]
+        cache.value[target] = cache.value[source]
+
+
+def read_kv(cache: KVCache, slots: Tensor) -> tuple[Tensor, Tensor]:
+    return cache.key.flatten(0, 1)[slots], cache.value.flatten(0, 1)[slots]

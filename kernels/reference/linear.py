@@ -1,0 +1,99 @@
+"""Linear layers. Quantised weights are kept as codes and scales, and widened at each call: readable, not fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernels.contracts import KernelError, PackedLinear, QuantizedWeight, Weight, as_weights, check_quantization
+from kernels.reference.dequantize import dequantize
+
+GROUP = 32
+
+
+@dataclass(slots=True)
+class Int8Weight:
+    """`weight ~ codes * scale`: int8 `[out, in]`, float32 `[out, 1]`."""
+
+    codes: Tensor
+    scale: Tensor
+
+
+def pack_linear(
+    weight: Weight | Sequence[Weight],
+    bias: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    quantization: str | None = None,
+    deterministic: bool = False,
+) -> PackedLinear:
+    weights = as_weights(weight)
+    check_quantization(weights, quantization)
+    if dtype is None:
+        first = weights[0]
+        dtype = first.dtype if isinstance(first, Tensor) else torch.float32
+    data: Tensor | Int8Weight | list[QuantizedWeight]
+    if quantization == "gguf":
+        data = [w for w in weights if isinstance(w, QuantizedWeight)]
+        out_features, in_features = sum(w.out_features for w in data), data[0].in_features
+        nbytes = sum(w.data.nbytes for w in data)
+    else:
+        full = torch.cat([w if isinstance(w, Tensor) else dequantize(w) for w in weights])
+        out_features, in_features = full.shape
+        if quantization == "int8":
+            data = quantize_int8(full)
+        elif quantization == "int4":
+            data = round_to_int4(full).to(dtype)
+        else:
+            data = full.to(dtype).contiguous()
+        nbytes = out_features * in_features * (1 if quantization == "int8" else dtype.itemsize)
+    if bias is not None and bias.shape != (out_features,):
+        raise KernelError(f"pack_linear: bias {tuple(bias.shape)}, expected ({out_features},)")
+    return PackedLinear(out_features, in_features, dtype, quantization, deterministic, bias, data, nbytes)
+
+
+def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None) -> Tensor:
+    if x.dim() != 2 or x.shape[1] != packed.in_features:
+        raise KernelError(f"linear: x has shape {tuple(x.shape)}, expected [rows, {packed.in_features}]")
+    if isinstance(packed.data, Int8Weight):
+        y = _linear_int8(x, packed.data)
+    else:
+        weight = packed.data if isinstance(packed.data, Tensor) else torch.cat([dequantize(w) for w in packed.data])
+        weight = weight.float()
+        # One row at a time: a matrix product of another height may sum in another order.
+        rows = [row.unsqueeze(0) for row in x.float().unbind()] if packed.deterministic else [x.float()]
+        y = torch.cat([F.linear(row, weight) for row in rows]) if x.shape[0] else x.new_empty(0, packed.out_features)
+    if packed.bias is not None:
+        y = y + packed.bias.float()
+    return y.to(out_dtype or x.dtype)
+
+
+def quantize_int8(weight: Tensor) -> Int8Weight:
+    """Symmetric, one scale per output channel."""
+    wide = weight.float()
+    scale = (wide.abs().amax(dim=1, keepdim=True) / 127).clamp_min(1e-12)
+    return Int8Weight((wide / scale).round().clamp(-127, 127).to(torch.int8), scale)
+
+
+def round_to_int4(weight: Tensor) -> Tensor:
+    """The nearest weight that 4-bit codes with a scale and a minimum per group of 32 inputs can hold."""
+    out_features, in_features = weight.shape
+    if in_features % GROUP:
+        raise KernelError(f"int4 needs input widths in multiples of {GROUP}, found {in_features}")
+    groups = weight.float().view(out_features, -1, GROUP)
+    low = groups.amin(dim=-1, keepdim=True)
+    scale = ((groups.amax(dim=-1, keepdim=True) - low) / 15).clamp_min(1e-12)
+    codes = ((groups - low) / scale).round().clamp(0, 15)
+    return (codes * scale + low).view(out_features, in_features)
+
+
+def _linear_int8(x: Tensor, weight: Int8Weight) -> Tensor:
+    """W8A8: each row is scaled to [-127, 127] by its own largest value; the integer product is exact."""
+    wide = x.float()
+    scale = (wide.abs().amax(dim=1, keepdim=True) / 127).clamp_min(1e-12)
+    codes = (wide / scale).round().clamp(-127, 127)
+    # Products of int8 codes sum exactly in float64, so this is the integer result.
+    return ((codes.double() @ weight.codes.double().T) * scale * weight.scale.T).float()
