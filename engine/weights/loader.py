@@ -1,0 +1,114 @@
+"""Find a model's files, pick the reader, hand out tensors strictly: each wanted one is there, each one there is used.
+
+Owns progress counting and the content hash of the model. Knows neither layers nor devices.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from engine.errors import UnsupportedModel, WeightsMismatch
+from engine.models.config import ModelConfig
+from engine.weights.gguf import GgufWeights
+from engine.weights.safetensors import SafetensorsWeights
+
+BytesProgress = Callable[[int, int], None]
+"""Called with (bytes done, bytes in all)."""
+_HASH_CHUNK = 1 << 22
+
+
+class WeightReader(Protocol):
+    """Tensors by Hugging Face name. `read` may block on the disk."""
+
+    config: Mapping[str, Any]
+
+    def names(self) -> Iterable[str]: ...
+
+    def nbytes(self, name: str) -> int: ...
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor: ...
+
+
+class Checkpoint:
+    """An opened model. `take` marks a tensor as used; `finish` refuses leftovers."""
+
+    def __init__(self, path: Path, reader: WeightReader, files: tuple[Path, ...]) -> None:
+        self.path, self.files = path, files
+        self.config = ModelConfig.from_hf(reader.config)
+        self.raw_config = reader.config
+        self.metadata: Mapping[str, Any] = reader.file.metadata if isinstance(reader, GgufWeights) else {}
+        self._reader = reader
+        self._unused = set(reader.names())
+        self._available = frozenset(self._unused)
+        self._total = sum(reader.nbytes(name) for name in self._unused)
+        self._done = 0
+        self.on_progress: BytesProgress | None = None
+
+    @property
+    def is_gguf(self) -> bool:
+        return bool(self.metadata)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._available
+
+    def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        """The tensor `name` in `dtype`. Raises WeightsMismatch when it is missing or has another shape."""
+        if name not in self._available:
+            raise WeightsMismatch(f"the checkpoint has no tensor {name}", hint="is it the architecture it says it is?")
+        tensor = self._reader.read(name, dtype)
+        if tuple(tensor.shape) != shape:
+            raise WeightsMismatch(f"tensor {name} has shape {tuple(tensor.shape)}, expected {shape}")
+        if name in self._unused:
+            self._unused.discard(name)
+            self._done += self._reader.nbytes(name)
+            if self.on_progress is not None:
+                self.on_progress(self._done, self._total)
+        return tensor
+
+    def ignore(self, *suffixes: str) -> None:
+        """Declare tensors that older exporters store and nobody needs (recomputed tables, tied copies)."""
+        self._unused = {name for name in self._unused if not name.endswith(suffixes)}
+
+    def finish(self) -> None:
+        """Raises WeightsMismatch when tensors were left unused: the model would silently be another one."""
+        if self._unused:
+            some = ", ".join(sorted(self._unused)[:5])
+            raise WeightsMismatch(f"{len(self._unused)} tensors of the checkpoint are not used, among them {some}")
+
+    def sha256(self) -> str:
+        """The file's hash; for a directory, the hash of the sorted `name:hash` lines of its weight files and config."""
+        if len(self.files) == 1 and self.path.is_file():
+            return _file_sha256(self.path)
+        config = self.path / "config.json"
+        lines = [f"{file.name}:{_file_sha256(file)}\n" for file in (config, *self.files)]
+        return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()
+
+
+def open_checkpoint(path: str | Path) -> Checkpoint:
+    """A directory with config.json and safetensors, or one GGUF file.
+
+    Raises WeightsMismatch when files are missing or damaged, UnsupportedModel for a format that we do not read.
+    """
+    path = Path(path)
+    if path.is_dir():
+        directory = SafetensorsWeights(path)
+        return Checkpoint(path, directory, directory.files)
+    if not path.is_file():
+        raise WeightsMismatch(f"there is no model at {path.name!r}", hint="give a model directory or a .gguf file")
+    if path.suffix != ".gguf":
+        raise UnsupportedModel(f"{path.name} is neither a directory nor a .gguf file")
+    return Checkpoint(path, GgufWeights(path), (path,))
+
+
+def _file_sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(_HASH_CHUNK):
+            digest.update(chunk)
+    return digest.hexdigest()

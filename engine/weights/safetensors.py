@@ -1,0 +1,77 @@
+"""A model directory (config.json and safetensors, whole or in shards) as a checkpoint.
+
+Owns finding the shards and reading single tensors from them. Knows no model code.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from torch import Tensor
+
+from engine.errors import WeightsMismatch
+
+_INDEX = "model.safetensors.index.json"
+
+
+class SafetensorsWeights:
+    """Tensors of one directory by name. Files stay mapped while this object lives."""
+
+    def __init__(self, directory: Path) -> None:
+        self.config: Mapping[str, Any] = _read_config(directory)
+        self.files: tuple[Path, ...] = tuple(sorted(_shards(directory)))
+        shards: list[Any] = [safe_open(str(file), framework="pt") for file in self.files]
+        self._home = {name: shard for shard in shards for name in shard.keys()}  # noqa: SIM118  (not a mapping)
+        self._sizes = {name: _nbytes(shard, name) for name, shard in self._home.items()}
+
+    def names(self) -> Iterable[str]:
+        return self._home
+
+    def nbytes(self, name: str) -> int:
+        return self._sizes[name]
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        tensor: Tensor = self._home[name].get_tensor(name)
+        return tensor.to(dtype)
+
+
+def _read_config(directory: Path) -> Mapping[str, Any]:
+    path = directory / "config.json"
+    if not path.is_file():
+        raise WeightsMismatch(f"{directory.name} has no config.json", hint="give a model directory or a .gguf file")
+    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    generation = directory / "generation_config.json"
+    if generation.is_file():
+        # Chat models name their end-of-turn tokens here, and only here.
+        eos = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
+        if eos is not None:
+            config["eos_token_id"] = eos
+    return config
+
+
+def _shards(directory: Path) -> set[Path]:
+    index = directory / _INDEX
+    if not index.is_file():
+        found = set(directory.glob("*.safetensors"))
+        if not found:
+            raise WeightsMismatch(f"{directory.name} has no .safetensors file")
+        return found
+    named = {directory / name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+    absent = sorted(path.name for path in named if not path.is_file())
+    if absent:
+        raise WeightsMismatch(f"shards named by the index are missing: {', '.join(absent)}", hint="fetch them again")
+    return named
+
+
+def _nbytes(shard: Any, name: str) -> int:
+    part = shard.get_slice(name)
+    bits = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "BF16": 16, "F16": 16, "I16": 16}.get(part.get_dtype(), 8)
+    count = 1
+    for size in part.get_shape():
+        count *= size
+    return int(count * bits // 8)
