@@ -1,0 +1,41 @@
+"""Where this installation keeps its own files. Decides names only; creates folders only when asked to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.settings import Settings
+
+SYSTEM_DATA_DIR = Path("/var/lib/esclusa")
+"""As root, Postgres runs as another user, who must be able to walk to its files: never below a private home."""
+
+
+def data_dir(settings: Settings, *, environ: Mapping[str, str] = os.environ, uid: int | None = None) -> Path:
+    """`local.data_dir`, else as root `/var/lib/esclusa`, else `$XDG_DATA_HOME/esclusa` (`~/.local/share/esclusa`)."""
+    if settings.local.data_dir is not None:
+        return settings.local.data_dir.expanduser().absolute()
+    if (os.geteuid() if uid is None else uid) == 0:
+        return SYSTEM_DATA_DIR
+    return _xdg(environ, "XDG_DATA_HOME", ".local/share")
+
+
+def cache_dir(*, environ: Mapping[str, str] = os.environ) -> Path:
+    """Downloads that can be made again (models): `$XDG_CACHE_HOME/esclusa` or `~/.cache/esclusa`."""
+    return _xdg(environ, "XDG_CACHE_HOME", ".cache")
+
+
+def ensure_dir(path: Path, mode: int = 0o711) -> Path:
+    """Create `path` and the missing parents with `mode`; what already exists keeps the rights it has."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        folder.chmod(mode)
+    return path
+
+
+def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
+    base = environ.get(variable, "")
+    # The XDG specification says that a relative value must be ignored.
+    return (Path(base) if base.startswith("/") else Path.home() / fallback) / "esclusa"

@@ -1,0 +1,160 @@
+"""Connections to Postgres: the pooled async engine and a LISTEN connection that comes back by itself.
+
+Knows drivers, timeouts and URLs; knows no table. One SQL dialect (`postgresql+asyncpg`), so no other is offered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import asyncpg
+import orjson
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import ArgumentError
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+
+from gateway.errors import ConfigError
+
+DRIVER = "postgresql+asyncpg"
+_ACCEPTED = {"postgresql", "postgres", DRIVER}
+
+NotificationHandler = Callable[[str, str | None], Awaitable[None]]
+"""Called with (channel, payload); payload None after every (re)connection: notifications may have been missed."""
+
+
+def parse_database_url(text: str) -> URL:
+    """A URL with the driver written out. Raises `ConfigError` without ever repeating the password."""
+    try:
+        url = make_url(text)
+    except ArgumentError:
+        raise ConfigError(
+            "the database URL cannot be read", hint="expected postgresql+asyncpg://user:password@host:5432/database"
+        ) from None
+    if url.drivername not in _ACCEPTED:
+        raise ConfigError(
+            f"database driver `{url.drivername}` is not supported",
+            hint="use postgresql+asyncpg://user:password@host:5432/database",
+        )
+    return url.set(drivername=DRIVER)
+
+
+def make_engine(
+    database_url: str,
+    *,
+    pool_size: int = 10,
+    statement_timeout_s: float | None = 30.0,
+    connect_timeout_s: float = 5.0,
+    application_name: str = "esclusa",
+) -> AsyncEngine:
+    """A pooled engine; opens nothing before first use. Raises `ConfigError` for a URL it cannot use.
+
+    `command_timeout` is what ends a wait for a server that is frozen rather than dead.
+    """
+    server_settings = {"application_name": application_name, "timezone": "UTC"}
+    if statement_timeout_s is not None:
+        server_settings["statement_timeout"] = str(int(statement_timeout_s * 1000))
+    return create_async_engine(
+        parse_database_url(database_url),
+        pool_size=pool_size,
+        max_overflow=pool_size,
+        pool_timeout=connect_timeout_s,
+        pool_pre_ping=True,
+        pool_recycle=1800,
+        json_serializer=lambda value: orjson.dumps(value).decode(),
+        json_deserializer=orjson.loads,
+        connect_args={
+            "timeout": connect_timeout_s,
+            "command_timeout": None if statement_timeout_s is None else statement_timeout_s + 1.0,
+            "server_settings": server_settings,
+        },
+    )
+
+
+async def connect_raw(database_url: str, *, timeout_s: float = 5.0, application_name: str = "esclusa") -> Any:
+    """One plain asyncpg connection, for COPY, LISTEN and advisory locks."""
+    url = parse_database_url(database_url)
+    return await asyncpg.connect(
+        dsn=url.set(drivername="postgresql").render_as_string(hide_password=False),
+        timeout=timeout_s,
+        server_settings={"application_name": application_name, "timezone": "UTC"},
+    )
+
+
+class Listener:
+    """LISTEN on some channels for as long as `run` runs, through restarts of the server.
+
+    Every (re)connection calls the handler once per channel with payload None, because what was sent in between is
+    gone: the handler then reads the present state instead.
+    """
+
+    def __init__(
+        self,
+        database_url: str,
+        channels: Sequence[str],
+        handler: NotificationHandler,
+        *,
+        heartbeat_s: float = 10.0,
+        max_backoff_s: float = 5.0,
+    ) -> None:
+        self._url = database_url
+        self._channels = tuple(channels)
+        self._handler = handler
+        self._heartbeat_s = heartbeat_s
+        self._max_backoff_s = max_backoff_s
+        self.connected = False
+
+    async def run(self) -> None:
+        """Until cancelled. Errors of the handler are the handler's: they end the run."""
+        backoff = 0.1
+        while True:
+            connection: Any = None
+            try:
+                connection = await connect_raw(self._url, application_name="esclusa-listen")
+                queue: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+
+                def arrived(
+                    _connection: Any,
+                    _pid: int,
+                    channel: str,
+                    payload: str,
+                    queue: asyncio.Queue[tuple[str, str]] = queue,
+                ) -> None:
+                    queue.put_nowait((channel, payload))
+
+                for channel in self._channels:
+                    await connection.add_listener(channel, arrived)
+                self.connected, backoff = True, 0.1
+            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                self.connected = False
+                await self._discard(connection)
+                await asyncio.sleep(backoff)
+                backoff = min(backoff * 2, self._max_backoff_s)
+                continue
+            try:
+                for channel in self._channels:
+                    await self._handler(channel, None)
+                await self._pump(connection, queue)
+            finally:
+                self.connected = False
+                await self._discard(connection)
+
+    async def _pump(self, connection: Any, queue: asyncio.Queue[tuple[str, str]]) -> None:
+        while True:
+            try:
+                channel, payload = await asyncio.wait_for(queue.get(), self._heartbeat_s)
+            except TimeoutError:
+                try:
+                    await connection.execute("SELECT 1", timeout=self._heartbeat_s)
+                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                    return
+                continue
+            await self._handler(channel, payload)
+
+    @staticmethod
+    async def _discard(connection: Any) -> None:
+        if connection is not None:
+            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                await connection.close(timeout=1.0)
