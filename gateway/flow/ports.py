@@ -148,3 +148,9 @@ class Backend(Protocol):
     def status(self) -> Mapping[str, object]:
         """`{"state": "loading"|"ready"|"failed"|"stopped", "stage": str, "percent": float, ...}`; no I/O."""
         ...
+
+
+class Observer(Protocol):
+    """Told once about every finished request; must neither block nor raise."""
+
+    def finished(self, exchange: Exchange) -> None: ...

@@ -179,6 +179,9 @@ class LimitRule:
     currency: str = "EUR"
     warn_at: tuple[float, ...] = ()
     on_store_error: Literal["deny", "local", "allow"] = "local"
+    sliding: bool = False
+    """Weigh the previous window in, so that no burst of twice the limit fits around a boundary. For windows in
+    seconds and minutes only; calendar windows are always fixed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,6 +389,8 @@ class Chunk:
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     usage: Usage | None = None
     signals: Signals | None = None
+    vectors: tuple[tuple[float, ...], ...] | None = None
+    """Embeddings, one per input in order; only in the single chunk of an embedding request."""
     raw: bytes | None = None
     """An upstream's SSE frame to pass on unchanged, when nothing had to be rewritten."""
 

@@ -1,0 +1,95 @@
+"""How many tokens a request may take and what they cost: pure arithmetic over cards, obligations and prompts.
+
+Knows no tokenizer and no store; where a backend cannot count, it gives an upper-leaning estimate and says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from gateway.errors import ContextLengthExceeded
+from gateway.flow.values import ChatRequest, Estimate, ModelCard, Obligations, Reservation, Usage
+
+MILLION = 1_000_000
+BYTES_PER_TOKEN = 3
+"""English averages about four bytes a token, Spanish about three and a half; three errs on the safe side."""
+TOKENS_PER_TURN = 8
+
+
+def rough_prompt_tokens(request: ChatRequest) -> int:
+    """An upper-leaning guess for backends that cannot count."""
+    if request.messages:
+        size = sum(len(message.content.encode()) for message in request.messages)
+        return -(-size // BYTES_PER_TOKEN) + TOKENS_PER_TURN * len(request.messages)
+    if isinstance(request.prompt, str):
+        return -(-len(request.prompt.encode()) // BYTES_PER_TOKEN) + 1
+    if request.prompt is not None:
+        return len(request.prompt)
+    return sum(-(-len(text.encode()) // BYTES_PER_TOKEN) + 2 for text in request.inputs)
+
+
+def cost_micro(card: ModelCard, prompt_tokens: int, completion_tokens: int) -> int:
+    """Micro-units of the card's currency, rounded up."""
+    price = prompt_tokens * card.price_in_micro + completion_tokens * card.price_out_micro
+    return -(-price // MILLION)
+
+
+def usage_cost(card: ModelCard, usage: Usage) -> int:
+    return cost_micro(card, usage.prompt_tokens, usage.completion_tokens)
+
+
+def estimate(
+    request: ChatRequest, card: ModelCard, obligations: Obligations, prompt_tokens: int, *, exact: bool
+) -> Estimate:
+    """The most this request may use on this model, per choice.
+
+    Raises `ContextLengthExceeded` when the prompt, or the prompt with an explicit `max_tokens`, does not fit. An
+    inexact count never refuses on its own: the backend has the last word.
+    """
+    if request.action == "embeddings":
+        return Estimate(prompt_tokens, 0, cost_micro(card, prompt_tokens, 0), exact=exact)
+    params = request.params
+    room = card.context_window - prompt_tokens
+    if exact and room < 1:
+        raise ContextLengthExceeded(
+            f"The prompt has {prompt_tokens} tokens; `{card.id}` reads at most {card.context_window - 1} "
+            f"and one must be left for the answer.",
+            param="messages" if request.action == "chat" else "prompt",
+            hint="shorten the prompt",
+        )
+    if exact and params.max_tokens is not None and params.max_tokens > room:
+        raise ContextLengthExceeded(
+            f"The prompt has {prompt_tokens} tokens and `max_tokens` is {params.max_tokens}; together they exceed "
+            f"the window of {card.context_window} tokens of `{card.id}`.",
+            param="max_tokens",
+            hint=f"the largest `max_tokens` that fits is {room}",
+        )
+    wanted = params.max_tokens if params.max_tokens is not None else max(1, room)
+    caps = (wanted, card.max_output_tokens, obligations.max_output_tokens)
+    output = min(cap for cap in caps if cap is not None)
+    return Estimate(
+        prompt_tokens=prompt_tokens,
+        max_output_tokens=output,
+        cost_micro=cost_micro(card, prompt_tokens, output * params.n),
+        choices=params.n,
+        exact=exact,
+    )
+
+
+def granted_tokens(bound: Estimate, reservation: Reservation | None) -> int:
+    """Output tokens per choice that limits allow; the backend must stop there."""
+    if reservation is None:
+        return bound.max_output_tokens
+    return min(bound.max_output_tokens, reservation.granted_output_tokens)
+
+
+def prompt_digest(request: ChatRequest) -> bytes:
+    """SHA-256 over roles and texts with unambiguous separators; the audit commits to it with a salt."""
+    digest = hashlib.sha256()
+    for message in request.messages:
+        digest.update(f"{message.role}\x1f{len(message.content)}\x1f{message.content}\x1e".encode())
+    for text in request.inputs:
+        digest.update(f"{len(text)}\x1f{text}\x1e".encode())
+    if request.prompt is not None:
+        digest.update(str(request.prompt).encode())
+    return digest.digest()

@@ -1,0 +1,339 @@
+"""The product on two screens: a corporate token goes in, an audited answer comes out.
+
+Each stage takes the exchange so far and returns it with one more frozen value; nothing is mutated, and what was
+decided is what is recorded. Stages 1 to 9 run here, 10 to 12 in the `Answer` that this module ends in.
+Knows the ports, not their implementations; standard library only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from gateway.errors import GatewayError, InvalidRequest, Unavailable, UpstreamFailed
+from gateway.flow.answer import Answer, Authority
+from gateway.flow.boundary import BOUNDARY, Finalisers, close
+from gateway.flow.budget import estimate, granted_tokens, prompt_digest, rough_prompt_tokens, usage_cost
+from gateway.flow.context import Clock, RequestContext
+from gateway.flow.ports import (
+    AuditLog,
+    Authenticator,
+    Authorizer,
+    Backend,
+    Catalog,
+    Inspector,
+    Limiter,
+    Observer,
+    Router,
+)
+from gateway.flow.refusals import demand, demand_clean, demand_inspector, unknown_model
+from gateway.flow.values import (
+    ChatRequest,
+    Chunk,
+    Credential,
+    Exchange,
+    Failure,
+    LimitVerdict,
+    ModelCard,
+    Outcome,
+    Principal,
+    Usage,
+)
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """What the API hands over. The body is read only after the caller is known: strangers cost no parsing."""
+
+    context: RequestContext
+    credential: Callable[[], Credential]
+    receive: Callable[[], Awaitable[ChatRequest]]
+    gone: Callable[[], bool] = lambda: False
+    """True once the client has hung up; tells a disconnect from another cancellation."""
+
+
+class Pipeline:
+    """Built once by `wiring`. `answer` is the only way to run a model."""
+
+    def __init__(
+        self,
+        *,
+        authenticator: Authenticator,
+        authorizer: Authorizer,
+        limiter: Limiter,
+        catalog: Catalog,
+        router: Router,
+        backends: Mapping[str, Backend],
+        audit: AuditLog,
+        clock: Clock,
+        salt: Callable[[Principal, RequestContext], bytes],
+        denial: Callable[[LimitVerdict], GatewayError],
+        inspector: Inspector | None = None,
+        observer: Observer | None = None,
+    ) -> None:
+        self._authenticator, self._authorizer, self._limiter = authenticator, authorizer, limiter
+        self._catalog, self._router, self._backends = catalog, router, backends
+        self._audit, self._clock, self._inspector, self._observer = audit, clock, inspector, observer
+        self._salt, self._denial = salt, denial
+        self.finalisers = Finalisers()
+
+    async def answer(self, arrival: Arrival) -> Answer:
+        """Decide, reserve, record the intent and start. Returns once the first chunk is there.
+
+        Raises `GatewayError` with the refusal; by then the refusal is settled and recorded.
+        """
+        exchange = Exchange(context=arrival.context)
+        try:
+            with BOUNDARY:
+                exchange = await self._authenticate(exchange, arrival)
+                exchange = await self._receive(exchange, arrival)
+                exchange = self._authorise(exchange)
+                demand(known(exchange.asked))
+                self._rate(exchange)
+                exchange = await self._inspect(exchange)
+                demand_clean(exchange.inspection)
+                exchange = self._route(exchange)
+                candidates = known(exchange.plan).candidates
+                for hop, card in enumerate(candidates):
+                    exchange = self._authorise_target(exchange, card)
+                    demand(known(exchange.decision), card)
+                    exchange = await self._estimate(exchange, card)
+                    exchange = await self._reserve(exchange, card, hop)
+                    stream = self._generate(exchange, card)
+                    try:
+                        if hop == 0:
+                            await self._audit.intent(exchange)  # durable while the backend already prefills
+                        return self._hand_over(exchange, stream, await _first(stream), arrival)
+                    except FirstByteFailed as failed:
+                        await close(stream)
+                        if hop + 1 == len(candidates):
+                            raise failed.error from None
+                        exchange = await self._fall_back(exchange, card)
+                    except BaseException:
+                        await self.finalisers.run(close(stream))
+                        raise
+                raise unknown_model()
+        except GatewayError as error:
+            await self.finalisers.run(self._refuse(exchange, error))
+            raise
+        except asyncio.CancelledError:
+            outcome = Outcome.CLIENT_DISCONNECT if arrival.gone() else Outcome.CANCELLED
+            await self.finalisers.run(self._abandon(exchange, outcome))
+            raise
+
+    # ------------------------------------------------------------------------------------------ stages 2 to 9
+
+    async def _authenticate(self, exchange: Exchange, arrival: Arrival) -> Exchange:
+        started = self._clock.monotonic_s()
+        principal = await self._authenticator.authenticate(arrival.credential(), exchange.context)
+        timings = replace(exchange.timings, auth_us=self._since(started))
+        return replace(exchange, principal=principal, timings=timings)
+
+    async def _receive(self, exchange: Exchange, arrival: Arrival) -> Exchange:
+        request = await arrival.receive()
+        return replace(exchange, request=request, prompt_digest=prompt_digest(request))
+
+    def _authorise(self, exchange: Exchange) -> Exchange:
+        """On the model as asked: refuses early, and tells hidden from forbidden."""
+        request, started = known(exchange.request), self._clock.monotonic_s()
+        card = self._card(request.model)
+        decision = self._authorizer.decide(exchange.principal, request.action, card, exchange.context)
+        return replace(exchange, asked=decision, timings=replace(exchange.timings, policy_us=self._since(started)))
+
+    def _rate(self, exchange: Exchange) -> None:
+        """A window already known to be full refuses here, without a round trip."""
+        verdict = self._limiter.precheck(known(exchange.asked).limits)
+        if verdict is not None and not verdict.allowed:
+            raise self._denial(verdict)
+
+    async def _inspect(self, exchange: Exchange) -> Exchange:
+        decision, request = known(exchange.asked), known(exchange.request)
+        if self._inspector is None:
+            demand_inspector(decision)
+            return exchange
+        started = self._clock.monotonic_s()
+        seen = await self._inspector.inspect_input(request, decision)
+        if seen.messages is not None:
+            request = replace(request, messages=seen.messages, raw_body=None)
+        timings = replace(exchange.timings, guard_us=self._since(started))
+        return replace(exchange, inspection=seen, findings=seen.findings, request=request, timings=timings)
+
+    def _route(self, exchange: Exchange) -> Exchange:
+        """Over permitted real models only, so that `auto` never becomes a way round."""
+        request, started = known(exchange.request), self._clock.monotonic_s()
+        asked = self._card(request.model)
+        if not asked.virtual and request.action not in asked.actions:
+            raise InvalidRequest(
+                f"This model does not serve {request.action}.",
+                code="unsupported_action",
+                param="model",
+                hint="GET /v1/models lists what each model serves",
+            )
+        plan = self._router.plan(request, asked, self._permitted(exchange) if asked.virtual else (asked,))
+        return replace(exchange, plan=plan, timings=replace(exchange.timings, route_us=self._since(started)))
+
+    def _permitted(self, exchange: Exchange) -> tuple[ModelCard, ...]:
+        action, principal, context = known(exchange.request).action, exchange.principal, exchange.context
+        return tuple(
+            card
+            for card in self._catalog.all()
+            if not card.virtual
+            and action in card.actions
+            and self._authorizer.decide(principal, action, card, context).allowed
+        )
+
+    def _authorise_target(self, exchange: Exchange, card: ModelCard) -> Exchange:
+        """Again on the resolved model, at every hop: an alias, a fallback or a router never widens a right."""
+        asked, request = known(exchange.asked), known(exchange.request)
+        if card.id == request.model and asked.policy_version == self._authorizer.version:
+            return replace(exchange, decision=asked)  # the same question to the same pure function
+        decision = self._authorizer.decide(exchange.principal, request.action, card, exchange.context)
+        return replace(exchange, decision=decision)
+
+    async def _estimate(self, exchange: Exchange, card: ModelCard) -> Exchange:
+        request, obligations = known(exchange.request), known(exchange.decision).obligations
+        counted = await self._backend(card).count_prompt_tokens(request, card)
+        tokens = rough_prompt_tokens(request) if counted is None else counted
+        return replace(exchange, estimate=estimate(request, card, obligations, tokens, exact=counted is not None))
+
+    async def _reserve(self, exchange: Exchange, card: ModelCard, hop: int) -> Exchange:
+        """A fallback is still the same request: it claims tokens on the new model and is not counted twice."""
+        started, limits, key = self._clock.monotonic_s(), known(exchange.decision).limits, str(exchange.request_id)
+        if hop > 0:
+            limits, key = tuple(replace(rule, requests=None) for rule in limits), f"{key}.{hop}"
+        verdict = await self._limiter.reserve(key, limits, known(exchange.estimate), card)
+        if not verdict.allowed:
+            raise self._denial(verdict)
+        timings = replace(exchange.timings, limits_us=self._since(started))
+        return replace(exchange, reservation=verdict.reservation, served=card, timings=timings)
+
+    def _generate(self, exchange: Exchange, card: ModelCard) -> AsyncIterator[Chunk]:
+        request, obligations = known(exchange.request), known(exchange.decision).obligations
+        backend, principal = self._backend(card), exchange.principal
+        if request.action == "embeddings":
+            return _embedding(backend, request, card)
+        return backend.generate(
+            request,
+            card,
+            request_id=str(exchange.request_id),
+            max_output_tokens=granted_tokens(known(exchange.estimate), exchange.reservation),
+            tenant_salt=self._salt(principal, exchange.context),
+            share_key=f"{principal.tenant}/{principal.subject}",
+            share_weight=obligations.share_weight,
+            priority=obligations.priority,
+            deadline_s=exchange.context.deadline_s,
+        )
+
+    def _hand_over(
+        self, exchange: Exchange, stream: AsyncIterator[Chunk], first: Chunk | None, arrival: Arrival
+    ) -> Answer:
+        reservation, principal, bound = exchange.reservation, exchange.principal, known(exchange.estimate)
+        granted = granted_tokens(bound, reservation)
+        authority = Authority(
+            revoked=lambda: self._authenticator.is_revoked(principal),
+            gone=arrival.gone,
+            granted_tokens=granted,
+            clamped=granted < bound.max_output_tokens,
+        )
+        return Answer(exchange, stream, first, authority, self._conclude, self.finalisers, self._clock)
+
+    # -------------------------------------------------------------------------------- stages 11 and 12, refusals
+
+    async def _conclude(self, exchange: Exchange) -> Exchange:
+        """Settle what was used and write the completion: durable before the last byte in strict mode."""
+        cost = usage_cost(exchange.served, exchange.usage) if exchange.served is not None else 0
+        timings = replace(exchange.timings, total_us=self._since(exchange.context.started_s))
+        exchange = replace(exchange, cost_micro=cost, timings=timings)
+        try:
+            if exchange.reservation is not None:
+                await self._limiter.settle(exchange.reservation, exchange.usage, cost)
+        finally:
+            if self._observer is not None:
+                self._observer.finished(exchange)
+            await self._audit.completion(exchange)
+        return exchange
+
+    async def _fall_back(self, exchange: Exchange, card: ModelCard) -> Exchange:
+        """Give the claim back before the next candidate makes its own."""
+        if exchange.reservation is not None:
+            await self.finalisers.run(self._limiter.settle(exchange.reservation, Usage(), 0))
+        plan = known(exchange.plan)
+        plan = replace(plan, route="fallback", reason=f"{plan.reason}; {card.id} unavailable")
+        return replace(exchange, reservation=None, plan=plan, fallbacks=(*exchange.fallbacks, card.id))
+
+    async def _refuse(self, exchange: Exchange, error: GatewayError) -> None:
+        """A refusal has both records too; the intent only where none was written yet."""
+        ended = replace(
+            exchange,
+            outcome=Outcome.DENIED if error.status in DENIALS else Outcome.ERROR,
+            status=error.status,
+            failure=Failure(error.status, error.code, error.message, error.detail),
+        )
+        unaudited = error.code == "audit_unavailable"
+        if ended.served is None and not unaudited:
+            await self._audit.intent(ended)
+        try:
+            await self._conclude(ended)
+        except Unavailable:
+            if not unaudited:
+                raise
+
+    async def _abandon(self, exchange: Exchange, outcome: Outcome) -> None:
+        """The caller left before the first chunk: what was prefilled was still used."""
+        bound = exchange.estimate if exchange.served is not None else None
+        usage = Usage(prompt_tokens=bound.prompt_tokens if bound is not None else 0, source="estimated")
+        ended = replace(exchange, outcome=outcome, usage=usage, status=CLIENT_CLOSED)
+        if ended.served is None:
+            await self._audit.intent(ended)
+        await self._conclude(ended)
+
+    def _card(self, model: str) -> ModelCard:
+        card = self._catalog.get(model)
+        if card is None:
+            raise unknown_model()
+        return card
+
+    def _backend(self, card: ModelCard) -> Backend:
+        backend = self._backends.get(card.backend)
+        if backend is None:
+            raise Unavailable("The backend of this model is not running.", code="engine_unavailable")
+        return backend
+
+    def _since(self, started_s: float) -> int:
+        return round((self._clock.monotonic_s() - started_s) * 1e6)
+
+
+DENIALS = frozenset({400, 401, 403, 404, 413, 415, 429})
+CLIENT_CLOSED = 499
+"""What access logs and the record show for a client that hung up; it is never sent."""
+
+
+class FirstByteFailed(Exception):
+    """A backend failed while another candidate can still be tried."""
+
+    def __init__(self, error: GatewayError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+async def _first(stream: AsyncIterator[Chunk]) -> Chunk | None:
+    try:
+        return await anext(stream, None)
+    except (Unavailable, UpstreamFailed) as error:
+        raise FirstByteFailed(error) from None
+
+
+async def _embedding(backend: Backend, request: ChatRequest, card: ModelCard) -> AsyncIterator[Chunk]:
+    vectors, usage = await backend.embed(request, card)
+    yield Chunk(vectors=vectors, finish_reason="stop", usage=usage)
+
+
+def known(value: T | None) -> T:
+    """What an earlier stage gave. Its absence is a bug of the pipeline, never of a request."""
+    if value is None:
+        raise RuntimeError("a stage ran before the one it depends on")
+    return value

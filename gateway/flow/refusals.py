@@ -1,0 +1,56 @@
+"""Where a "no" becomes an error: pure functions from decisions and findings to `GatewayError`. Knows no domain."""
+
+from __future__ import annotations
+
+from gateway.errors import BlockedByPolicy, NotFound, NotPermitted, Unavailable
+from gateway.flow.values import Decision, Inspection, ModelCard
+
+
+def demand(decision: Decision, card: ModelCard | None = None) -> None:
+    """Raises `NotPermitted` (403), or `NotFound` (404) where the policy hides models.
+
+    With `card`, the resolved model must also be where an obligation wants it.
+    """
+    if not decision.allowed:
+        if decision.hidden:
+            raise unknown_model()
+        raise NotPermitted(
+            f"You may not use this model: {decision.reason}",
+            code="model_not_permitted",
+            hint="GET /v1/models lists what you may use",
+            detail=f"rule {decision.rule_id}",
+        )
+    locality = decision.obligations.require_locality
+    if card is not None and locality is not None and card.labels.get("locality") != locality:
+        raise NotPermitted(
+            "Policy asks for a model in another location for this request.",
+            code="model_not_permitted",
+            detail=f"rule {decision.rule_id} requires locality",
+        )
+
+
+def demand_clean(inspection: Inspection | None) -> None:
+    """Raises `BlockedByPolicy` (400) with the category, never with the matched text."""
+    if inspection is not None and inspection.action == "block":
+        category = next((found.category for found in inspection.findings if found.action == "block"), None)
+        raise BlockedByPolicy("The content was blocked by policy.", param=category)
+
+
+def demand_inspector(decision: Decision) -> None:
+    """No inspector is configured: an obligation that needs one refuses instead of being forgotten."""
+    if decision.obligations.redaction in ("redact", "block"):
+        raise Unavailable(
+            "Policy asks for content inspection, and no inspector is configured.",
+            code="guardrails_unavailable",
+            hint="configure guardrails or change the obligation",
+        )
+
+
+def unknown_model() -> NotFound:
+    """One text for unknown and hidden, so that nobody can tell them apart."""
+    return NotFound(
+        "This model does not exist, or you may not see it.",
+        code="model_not_found",
+        param="model",
+        hint="GET /v1/models lists what you may use",
+    )
