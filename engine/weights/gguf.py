@@ -7,8 +7,7 @@ Gemma norms with one added. Knows no model code. Source: convert_hf_to_gguf.py a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +18,7 @@ from torch import Tensor
 from engine.errors import UnsupportedModel
 from engine.weights.dequantise import dequantise
 from engine.weights.gguf_file import GgufFile, TensorEntry, read_gguf
+from kernels.contracts import QuantizedWeight
 
 _ARCHITECTURES = {
     "llama": "LlamaForCausalLM",
@@ -68,20 +68,29 @@ class GgufWeights:
             )
         self._bytes = torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))
         self.config: Mapping[str, Any] = _hf_config(self.file, self.architecture)
-        self._readers: dict[str, Callable[[torch.dtype], Tensor]] = {}
-        self._nbytes: dict[str, int] = {}
+        self._entries: dict[str, TensorEntry] = {}
         for entry in self.file.tensors.values():
             self._register(entry)
 
     def names(self) -> Iterable[str]:
-        return self._readers
+        return self._entries
 
     def nbytes(self, name: str) -> int:
         """Bytes that reading `name` consumes of the file."""
-        return self._nbytes[name]
+        return self._entries[name].nbytes
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        return self._readers[name](dtype)
+        entry = self._entries[name]
+        return self._restore(name, dequantise(self._raw(entry), entry.type, entry.shape, dtype))
+
+    def read_codes(self, name: str) -> QuantizedWeight:
+        """The blocks of a matrix as they are in the file, rows in the model's order."""
+        entry = self._entries[name]
+        rows = self._raw(entry).view(entry.shape[0], -1)
+        return QuantizedWeight(self._restore(name, rows).clone(), entry.type.name, entry.shape[1])
+
+    def _raw(self, entry: TensorEntry) -> Tensor:
+        return self._bytes[entry.offset : entry.offset + entry.nbytes]
 
     def _register(self, entry: TensorEntry) -> None:
         if entry.name in _ROPE_TABLES:
@@ -89,10 +98,8 @@ class GgufWeights:
         stack = self._expert_stack(entry)
         if stack:
             self._register_experts(entry, *stack)
-            return
-        name = self._hf_name(entry.name)
-        self._readers[name] = lambda dtype: self._restore(name, self._dense(entry, dtype))
-        self._nbytes[name] = entry.nbytes
+        else:
+            self._entries[self._hf_name(entry.name)] = entry
 
     def _hf_name(self, name: str) -> str:
         if name in _TOP:
@@ -122,13 +129,7 @@ class GgufWeights:
         size = entry.nbytes // count
         for expert in range(count):
             name = f"model.layers.{layer}.{block}.experts.{expert}.{kind}.weight"
-            part_entry = TensorEntry(name, entry.shape[1:], entry.type, entry.offset + expert * size, size)
-            self._readers[name] = partial(self._dense, part_entry)
-            self._nbytes[name] = size
-
-    def _dense(self, entry: TensorEntry, dtype: torch.dtype) -> Tensor:
-        raw = self._bytes[entry.offset : entry.offset + entry.nbytes]
-        return dequantise(raw, entry.type, entry.shape, dtype)
+            self._entries[name] = TensorEntry(name, entry.shape[1:], entry.type, entry.offset + expert * size, size)
 
     def _restore(self, name: str, tensor: Tensor) -> Tensor:
         if self.architecture == "llama" and ".self_attn.q_proj." in name:

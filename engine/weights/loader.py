@@ -17,6 +17,7 @@ from engine.errors import UnsupportedModel, WeightsMismatch
 from engine.models.config import ModelConfig
 from engine.weights.gguf import GgufWeights
 from engine.weights.safetensors import SafetensorsWeights
+from kernels.contracts import QuantizedWeight
 
 BytesProgress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -59,17 +60,32 @@ class Checkpoint:
 
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor `name` in `dtype`. Raises WeightsMismatch when it is missing or has another shape."""
+        self._require(name)
+        tensor = self._reader.read(name, dtype)
+        self._accept(name, tuple(tensor.shape), shape)
+        return tensor
+
+    def take_codes(self, name: str, shape: tuple[int, int]) -> QuantizedWeight:
+        """The quantised blocks of the matrix `name`, unchanged. Raises UnsupportedModel when the file has none."""
+        self._require(name)
+        if not isinstance(self._reader, GgufWeights):
+            raise UnsupportedModel(f"{self.path.name} holds no GGUF codes", hint="drop `--quantization gguf`")
+        weight = self._reader.read_codes(name)
+        self._accept(name, (weight.out_features, weight.in_features), shape)
+        return weight
+
+    def _require(self, name: str) -> None:
         if name not in self._available:
             raise WeightsMismatch(f"the checkpoint has no tensor {name}", hint="is it the architecture it says it is?")
-        tensor = self._reader.read(name, dtype)
-        if tuple(tensor.shape) != shape:
-            raise WeightsMismatch(f"tensor {name} has shape {tuple(tensor.shape)}, expected {shape}")
+
+    def _accept(self, name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
+        if found != expected:
+            raise WeightsMismatch(f"tensor {name} has shape {found}, expected {expected}")
         if name in self._unused:
             self._unused.discard(name)
             self._done += self._reader.nbytes(name)
             if self.on_progress is not None:
                 self.on_progress(self._done, self._total)
-        return tensor
 
     def ignore(self, *suffixes: str) -> None:
         """Declare tensors that older exporters store and nobody needs (recomputed tables, tied copies)."""

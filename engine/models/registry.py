@@ -1,0 +1,41 @@
+"""Architecture name -> model class. The error lists what is supported."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from engine.errors import UnsupportedModel
+from engine.models.config import ModelConfig
+from engine.models.decoder import Decoder
+from engine.models.llama import LlamaModel
+from engine.models.qwen import Qwen2Model, Qwen3Model
+from engine.models.source import WeightSource
+
+_MODELS: dict[str, Callable[[ModelConfig, WeightSource], Decoder]] = {
+    "LlamaForCausalLM": LlamaModel,
+    "MistralForCausalLM": LlamaModel,
+    "Qwen2ForCausalLM": Qwen2Model,
+    "Qwen3ForCausalLM": Qwen3Model,
+}
+
+
+def supported_architectures() -> tuple[str, ...]:
+    return tuple(sorted(_MODELS))
+
+
+def load_model(source: WeightSource) -> Decoder:
+    """Build the decoder that the checkpoint names and fill it.
+
+    Raises UnsupportedModel for an unknown architecture, WeightsMismatch for a missing, misshapen or unused tensor.
+    """
+    config = source.checkpoint.config
+    build = _MODELS.get(config.architecture)
+    if build is None:
+        raise UnsupportedModel(
+            f"architecture {config.architecture!r} is not supported",
+            hint=f"supported: {', '.join(supported_architectures())}",
+        )
+    source.checkpoint.ignore(".rotary_emb.inv_freq")
+    model = build(config, source)
+    source.checkpoint.finish()
+    return model

@@ -1,0 +1,46 @@
+"""Where layers get their weights from: checkpoint tensors packed for the chosen back end, device and precision.
+
+Owns the choice between dense and quantised reading. Knows the ops' `pack_linear`, no family and no forward pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from engine.weights.loader import Checkpoint
+from kernels.contracts import Ops, PackedLinear, Weight
+
+
+@dataclass(frozen=True, slots=True)
+class WeightSource:
+    """`quantization` None keeps dense weights in `dtype`; `gguf` keeps the file's codes; others quantise on load."""
+
+    checkpoint: Checkpoint
+    ops: Ops
+    device: torch.device
+    dtype: torch.dtype
+    quantization: str | None = None
+
+    def vector(self, name: str, size: int, dtype: torch.dtype | None = None) -> Tensor:
+        return self.checkpoint.take(name, (size,), dtype or self.dtype).to(self.device)
+
+    def matrix(self, name: str, rows: int, columns: int) -> Weight:
+        """A weight for `pack_linear` or `embedding`."""
+        if self.quantization == "gguf":
+            codes = self.checkpoint.take_codes(name, (rows, columns))
+            codes.data = codes.data.to(self.device)
+            return codes
+        return self.checkpoint.take(name, (rows, columns), self.dtype).to(self.device)
+
+    def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: bool = False) -> PackedLinear:
+        """Matrices `name.weight [rows, columns]` stacked along their rows into one product (fused qkv, gate_up)."""
+        weights = [self.matrix(f"{name}.weight", rows, columns) for name, rows in parts]
+        stacked_bias = torch.cat([self.vector(f"{name}.bias", rows) for name, rows in parts]) if bias else None
+        return self.pack(weights, stacked_bias)
+
+    def pack(self, weights: Sequence[Weight], bias: Tensor | None = None) -> PackedLinear:
+        return self.ops.pack_linear(list(weights), bias, self.dtype, self.quantization)
