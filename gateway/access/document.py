@@ -1,0 +1,375 @@
+"""The policy document as typed, frozen values: shape and single-field rules only.
+
+Knows nothing of the catalogue, of evaluation or of references between parts; the compiler checks those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import ipaddress
+import json
+import re
+import unicodedata
+from datetime import datetime
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic.alias_generators import to_camel
+
+from gateway.access.vocabulary import (
+    AnyAction,
+    ContentLogging,
+    DataClass,
+    Guardrails,
+    PrincipalType,
+    Redaction,
+)
+
+API_VERSION = "esclusa/v1"
+MAX_RULES = 5000
+DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_SECONDS = re.compile(r"([1-9][0-9]{0,6})s\Z")
+
+
+def _zone(name: str) -> str:
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise ValueError(f"found `{name}`; expected an IANA time zone such as `America/Bogota`") from None
+    return name
+
+
+def _network(text: str) -> str:
+    try:
+        ipaddress.ip_network(text)
+    except ValueError as error:
+        raise ValueError(f"found `{text}`; expected a network such as `10.0.0.0/8` ({error})") from None
+    return text
+
+
+def _days(text: str) -> str:
+    first, dash, last = text.partition("-")
+    if first not in DAYS or (dash and last not in DAYS):
+        raise ValueError(f"found `{text}`; expected a day or a range such as `mon` or `mon-fri`")
+    return text
+
+
+def _principal(text: str) -> str:
+    issuer, mark, subject = text.partition("#")
+    if not (mark and issuer and subject):
+        raise ValueError(f"found `{text}`; expected `<issuer>#<subject>`, both as the token states them")
+    return text
+
+
+def _model_pattern(text: str) -> str:
+    if unicodedata.normalize("NFC", text) != text:
+        raise ValueError(f"found `{text}`, which is not in Unicode normal form NFC; type it again")
+    for segment in text.split("/"):
+        if not segment or "*" in segment[:-1]:
+            raise ValueError(
+                f"found `{text}`; expected `*` only as a whole segment or at the end of one, as in `acme/llama-*`"
+            )
+    return text
+
+
+def _window(text: str) -> str:
+    if text not in ("minute", "day", "month") and not _SECONDS.match(text):
+        raise ValueError(f"found `{text}`; expected `minute`, `day`, `month` or seconds such as `60s`")
+    return text
+
+
+def _instant(text: str) -> str:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"found `{text}`; expected a time such as `2026-12-31T23:59:00Z`") from None
+    if moment.tzinfo is None:
+        raise ValueError(f"found `{text}` without a zone; end it with `Z` or an offset")
+    return text
+
+
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
+Text = Annotated[str, StringConstraints(max_length=2000)]
+Word = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+Zone = Annotated[str, AfterValidator(_zone)]
+Network = Annotated[str, AfterValidator(_network)]
+PrincipalName = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_principal)]
+ModelPattern = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_model_pattern)]
+ClockTime = Annotated[str, StringConstraints(pattern=r"^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$")]
+Instant = Annotated[str, AfterValidator(_instant)]
+Count = Annotated[int, Field(ge=0, le=10**15)]
+
+
+class Part(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid", frozen=True, alias_generator=to_camel)
+
+
+class Metadata(Part):
+    name: Name
+    description: Text = ""
+
+
+class Flags(Part):
+    hide_models: bool = False
+    """A model that is not permitted looks like one that does not exist (404 instead of 403)."""
+    default_data_class: DataClass = "internal"
+    """Class of a request that states none."""
+
+
+class RoleMapping(Part):
+    """Verified claim values to roles. The claim paths themselves are configured at the identity provider."""
+
+    provider: Word
+    claim: Literal["roles", "groups", "scopes"]
+    equals: Word
+    roles: tuple[Name, ...] = Field(min_length=1)
+
+
+class Role(Part):
+    description: Text = ""
+    inherits: tuple[Name, ...] = ()
+    department: Word | None = None
+    """Department that is charged when the holder's token names none."""
+
+
+class RoleBinding(Part):
+    """Roles given by name rather than by claim. `breakGlass` marks an emergency grant and needs `expires`."""
+
+    id: Name
+    roles: tuple[Name, ...] = Field(min_length=1)
+    principals: tuple[PrincipalName, ...] = Field(min_length=1)
+    expires: Instant | None = None
+    break_glass: bool = False
+    reason: Text = ""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if self.break_glass and self.expires is None:
+            raise ValueError("a break-glass binding needs `expires`")
+        return self
+
+
+class Subjects(Part):
+    """Who: any of `roles` and `principals` (or `any: true`), and then every filter that is written.
+
+    Groups of an identity provider become roles through `roleMappings`, which name their provider.
+    """
+
+    any: bool = False
+    roles: tuple[Name, ...] = ()
+    principals: tuple[PrincipalName, ...] = ()
+    types: tuple[PrincipalType, ...] | None = Field(None, min_length=1)
+    departments: tuple[Word, ...] | None = Field(None, min_length=1)
+    tenants: tuple[Word, ...] | None = Field(None, min_length=1)
+
+    @model_validator(mode="after")
+    def _somebody(self) -> Self:
+        named = bool(self.roles or self.principals)
+        if named == self.any:
+            raise ValueError("expected either `roles` or `principals`, or `any: true`")
+        return self
+
+
+class Models(Part):
+    """Which: any of `ids`, `groups` (or `any: true`), and then every label; labels alone select the whole catalogue."""
+
+    any: bool = False
+    ids: tuple[ModelPattern, ...] = ()
+    groups: tuple[Name, ...] = ()
+    labels: dict[Word, Word] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        named = bool(self.ids or self.groups)
+        if named and self.any:
+            raise ValueError("expected either `ids` or `groups`, or `any: true`, not both")
+        if not (named or self.any or self.labels):
+            raise ValueError("expected `ids`, `groups`, `labels` or `any: true`")
+        return self
+
+
+class DataClassTest(Part):
+    min: DataClass | None = None
+    max: DataClass | None = None
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Self:
+        if self.min is None and self.max is None:
+            raise ValueError("expected `min` or `max`")
+        return self
+
+
+class PurposeTest(Part):
+    one_of: tuple[Word, ...] = Field((), alias="in")
+    none_of: tuple[Word, ...] = Field((), alias="notIn")
+
+    @model_validator(mode="after")
+    def _listed(self) -> Self:
+        if bool(self.one_of) == bool(self.none_of):
+            raise ValueError("expected either `in` or `notIn`, with at least one purpose")
+        return self
+
+
+class TimeTest(Part):
+    """A daily window on the wall clock of `tz`; `from` after `to` runs past midnight and belongs to its first day."""
+
+    tz: Zone
+    days: tuple[Annotated[str, AfterValidator(_days)], ...] = Field(("mon-sun",), min_length=1)
+    start: ClockTime = Field("00:00", alias="from")
+    end: ClockTime = Field("24:00", alias="to")
+
+    @model_validator(mode="after")
+    def _window(self) -> Self:
+        if self.start == self.end or self.start == "24:00":
+            raise ValueError(
+                f"`from: {self.start}` and `to: {self.end}` leave no time; leave both out for the whole day"
+            )
+        return self
+
+
+class When(Part):
+    """All that are written must hold."""
+
+    data_class: DataClassTest | None = None
+    purpose: PurposeTest | None = None
+    time: TimeTest | None = None
+    source_cidr: tuple[Network, ...] | None = Field(None, min_length=1)
+    clients: tuple[Word, ...] | None = Field(None, min_length=1)
+
+
+class ObligationSpec(Part):
+    max_output_tokens: Annotated[int, Field(ge=1, le=10**7)] | None = None
+    guardrails: Guardrails | None = None
+    redaction: Redaction | None = None
+    content_logging: ContentLogging | None = None
+    require_locality: Word | None = None
+    priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
+    """Lower runs first."""
+    share_weight: Annotated[float, Field(gt=0, le=1000)] | None = None
+
+
+class Rule(Part):
+    id: Name
+    effect: Literal["allow", "deny"]
+    description: Text = ""
+    reason: Annotated[str, StringConstraints(min_length=1, max_length=300)] | None = None
+    """Public sentence shown to a caller whom this rule refuses."""
+    subjects: Subjects
+    actions: tuple[AnyAction, ...] | None = Field(None, min_length=1)
+    """Only a deny rule may leave it out: it then covers every action on its models."""
+    models: Models | None = None
+    when: When | None = None
+    obligations: ObligationSpec | None = None
+
+
+class LimitScope(Part):
+    """`each` makes one counter per value; the other fields narrow whom it applies to, or name the one counter."""
+
+    each: Literal["user", "key", "department", "role", "tenant", "model"] | None = None
+    user: PrincipalName | None = None
+    department: Word | None = None
+    role: Name | None = None
+    tenant: Word | None = None
+    model: ModelPattern | None = None
+
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        named = [name for name in ("user", "department", "role", "tenant", "model") if getattr(self, name) is not None]
+        if self.each is None and len(named) != 1:
+            raise ValueError("expected `each`, or exactly one of `user`, `department`, `role`, `tenant`, `model`")
+        if self.each in named:
+            raise ValueError(f"`each: {self.each}` and `{self.each}` are both written; expected one of them")
+        return self
+
+
+class Limit(Part):
+    id: Name
+    description: Text = ""
+    scope: LimitScope
+    window: Annotated[str, AfterValidator(_window)] = "minute"
+    tz: Zone = "UTC"
+    requests: Count | None = None
+    tokens: Count | None = None
+    tokens_in: Count | None = None
+    tokens_out: Count | None = None
+    concurrent: Count | None = None
+    cost: Annotated[float, Field(ge=0, le=10**12)] | None = None
+    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "EUR"
+    cost_eur: Annotated[float, Field(ge=0, le=10**12)] | None = Field(None, alias="cost_eur")
+    """Short for `cost` with `currency: EUR`."""
+    on_exceed: Literal["deny"] = "deny"
+    warn_at: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = ()
+    on_store_error: Literal["deny", "local", "allow"] = "local"
+
+    @model_validator(mode="after")
+    def _quantity(self) -> Self:
+        quantities = (self.requests, self.tokens, self.tokens_in, self.tokens_out, self.concurrent, self.cost)
+        if self.cost_eur is None and all(quantity is None for quantity in quantities):
+            raise ValueError("limits nothing; expected `requests`, `tokens`, `concurrent` or `cost`")
+        if self.cost_eur is not None and (self.cost is not None or self.currency != "EUR"):
+            raise ValueError("`cost_eur` cannot stand beside `cost` or another currency")
+        return self
+
+    @property
+    def seconds(self) -> int | None:
+        match = _SECONDS.match(self.window)
+        return int(match.group(1)) if match else None
+
+
+class Given(Part):
+    """The situation of an embedded test; whatever is left out is absent from the request too."""
+
+    tenant: Word = "default"
+    issuer: Word = "https://idp.test"
+    subject: Word = "test-subject"
+    provider: Word | None = None
+    type: PrincipalType = "user"
+    roles: tuple[Name, ...] = ()
+    groups: tuple[Word, ...] = ()
+    scopes: tuple[Word, ...] = ()
+    department: Word | None = None
+    clearance: Word | None = None
+    client: Word | None = None
+    action: AnyAction
+    model: Word | None = None
+    data_class: Word | None = None
+    purpose: Word | None = None
+    at: Instant | None = None
+    source: Word | None = None
+
+
+class PolicyTest(Part):
+    name: Annotated[str, StringConstraints(min_length=1, max_length=300)]
+    given: Given
+    expect: Literal["allow", "deny"]
+    rule: Word | None = None
+    """Id of the rule that must decide."""
+    obligations: ObligationSpec | None = None
+    """Those written must come out exactly so."""
+
+
+class PolicySet(Part):
+    api_version: Literal["esclusa/v1"]
+    kind: Literal["PolicySet"]
+    metadata: Metadata
+    settings: Flags = Flags()
+    role_mappings: tuple[RoleMapping, ...] = ()
+    role_bindings: tuple[RoleBinding, ...] = ()
+    roles: dict[Name, Role] = Field(default_factory=dict)
+    model_groups: dict[Name, tuple[ModelPattern, ...]] = Field(default_factory=dict)
+    rules: tuple[Rule, ...] = Field(max_length=MAX_RULES)
+    limits: tuple[Limit, ...] = Field((), max_length=1000)
+    tests: tuple[PolicyTest, ...] = Field((), max_length=MAX_RULES)
+
+    def to_data(self) -> dict[str, Any]:
+        """The document as JSON-ready data, defaults left out."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {
+            "apiVersion": self.api_version,
+            "kind": self.kind,
+        }
+
+    def sha256(self) -> str:
+        """Hash of the meaning: comments, layout and the order of keys do not count."""
+        canonical = json.dumps(self.to_data(), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(canonical.encode()).hexdigest()

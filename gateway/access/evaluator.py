@@ -1,0 +1,187 @@
+"""The decision: (snapshot, principal, action, model, context) -> `Decision`. Pure, and the only place that decides.
+
+Default deny; any matching deny wins; the order of rules means nothing; a deny rule that cannot be decided denies, an
+allow rule that cannot be decided does not allow. Enforcement, explanation, tests and simulation all call `evaluate`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.access.compiler import model_mask
+from gateway.access.conditions import Situation, Undecidable, data_class_rank
+from gateway.access.holder import Holder, holder_of
+from gateway.access.obligations import merge_obligations
+from gateway.access.quotas import limits_for
+from gateway.access.snapshot import Settled, Snapshot
+from gateway.access.vocabulary import LOCALITY_LABEL
+from gateway.flow.context import RequestContext
+from gateway.flow.values import Decision, Effect, ModelCard, Principal
+
+MAX_SETTLED = 4096
+GRANTED = "permitted by policy"
+REFUSED = "your organisation's policy refuses this"
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """Rules that apply to a request, as a bit mask over the snapshot's rules; `undecided` are part of it."""
+
+    holder: Holder
+    rules: int
+    undecided: int = 0
+
+
+def evaluate(
+    snapshot: Snapshot, principal: Principal, action: str, model: ModelCard | None, context: RequestContext
+) -> Decision:
+    """Never raises for a "no". Conditions see the time at which the request was received."""
+    guard = _builtin_refusal(snapshot, principal, model, context)
+    if guard is not None:
+        return _refuse(snapshot, model, guard[0], guard[1], ())
+    match = match_rules(snapshot, principal, action, model, context)
+    settled = _settle(snapshot, match.rules)
+    if settled.denied_by is not None:
+        return _refuse(snapshot, model, settled.denied_by.id, settled.denied_by.reason or REFUSED, settled.matched)
+    if settled.allowed_by is None:
+        return _refuse(snapshot, model, None, _nothing_grants(action, model), settled.matched)
+    locality = _locality_refusal(settled.localities, model)
+    if locality is not None:
+        return _refuse(snapshot, model, "builtin:locality", locality, settled.matched)
+    return Decision(
+        effect=Effect.ALLOW,
+        reason=GRANTED,
+        rule_id=settled.allowed_by.id,
+        policy_version=snapshot.version,
+        policy_sha256=snapshot.sha256,
+        matched=settled.matched,
+        obligations=settled.obligations,
+        limits=limits_for(snapshot, principal, match.holder, model),
+    )
+
+
+def match_rules(
+    snapshot: Snapshot, principal: Principal, action: str, model: ModelCard | None, context: RequestContext
+) -> Match:
+    holder = holder_of(snapshot, principal, context.received_at)
+    named = snapshot.everyone | snapshot.by_principal.get(holder.key, 0)
+    for role in holder.roles:
+        named |= snapshot.by_role.get(role, 0)
+    candidates = (
+        named
+        & snapshot.by_action.get(action)
+        & _rules_on(snapshot, model)
+        & snapshot.by_type.get(principal.kind)
+        & snapshot.by_department.get(principal.department)
+        & snapshot.by_tenant.get(principal.tenant)
+    )
+    conditional = candidates & snapshot.conditional
+    if not conditional:
+        return Match(holder, candidates)
+    held, undecided = _decide_conditions(snapshot, conditional, situation_of(snapshot, principal, context))
+    return Match(holder, (candidates ^ conditional) | held, undecided)
+
+
+def situation_of(snapshot: Snapshot, principal: Principal, context: RequestContext) -> Situation:
+    return Situation(
+        at=context.received_at,
+        data_class=context.data_class or snapshot.document.settings.default_data_class,
+        purpose=context.purpose,
+        source_ip=context.client.ip,
+        client_id=principal.client_id,
+    )
+
+
+def _rules_on(snapshot: Snapshot, model: ModelCard | None) -> int:
+    if model is None:
+        return snapshot.modelless
+    listed = snapshot.catalog.get(model.id)
+    if listed is not None and (listed is model or listed.labels == model.labels):
+        return snapshot.by_model[model.id]
+    return model_mask(snapshot.rules, model)
+
+
+def _decide_conditions(snapshot: Snapshot, pending: int, situation: Situation) -> tuple[int, int]:
+    """(rules that hold, those of them that hold only because a deny rule could not be decided)"""
+    held = undecided = 0
+    while pending:
+        bit = pending & -pending
+        pending ^= bit
+        rule = snapshot.rules[bit.bit_length() - 1]
+        try:
+            if rule.condition is None or rule.condition.first_failure(situation) is None:
+                held |= bit
+        except Undecidable:
+            if rule.deny:
+                held |= bit
+                undecided |= bit
+    return held, undecided
+
+
+def _settle(snapshot: Snapshot, mask: int) -> Settled:
+    """What a set of rules amounts to. The lowest id speaks for several, whatever their order in the document."""
+    settled = snapshot.settled.get(mask)
+    if settled is not None:
+        return settled
+    rules = [rule for rule in snapshot.rules if mask >> rule.number & 1]
+    obligations, localities = merge_obligations(rule.obligations for rule in rules if not rule.deny)
+    settled = Settled(
+        denied_by=next((rule for rule in rules if rule.deny), None),
+        allowed_by=next((rule for rule in rules if not rule.deny), None),
+        matched=tuple(rule.id for rule in rules),
+        obligations=obligations,
+        localities=localities,
+    )
+    if len(snapshot.settled) >= MAX_SETTLED:
+        snapshot.settled.clear()
+    snapshot.settled[mask] = settled
+    return settled
+
+
+def _builtin_refusal(
+    snapshot: Snapshot, principal: Principal, model: ModelCard | None, context: RequestContext
+) -> tuple[str, str] | None:
+    """Refusals that no document can lift: (id, public reason)."""
+    if principal.kind == "anonymous":
+        return "builtin:anonymous", "nobody is identified"
+    if model is None:
+        return None
+    if principal.narrowed_models is not None and model.id not in principal.narrowed_models:
+        return "builtin:narrowed-credential", f"this credential is not for `{model.id}`"
+    if principal.clearance is not None:
+        stated = context.data_class or snapshot.document.settings.default_data_class
+        try:
+            if data_class_rank(stated) > data_class_rank(principal.clearance):
+                return "builtin:clearance", f"your clearance does not reach data class `{stated}`"
+        except Undecidable:
+            return "builtin:clearance", "the data class or your clearance is not a known class"
+    return None
+
+
+def _locality_refusal(required: frozenset[str], model: ModelCard | None) -> str | None:
+    """A virtual model passes here: the model that it resolves to is decided again."""
+    if not required:
+        return None
+    if len(required) > 1:
+        return "your roles require the model to be in two different places"
+    if model is None or model.virtual or model.labels.get(LOCALITY_LABEL) in required:
+        return None
+    return f"this request must stay on a model in `{next(iter(required))}`"
+
+
+def _nothing_grants(action: str, model: ModelCard | None) -> str:
+    return f"no rule grants you `{action}`" if model is None else f"no rule grants you `{action}` on `{model.id}`"
+
+
+def _refuse(
+    snapshot: Snapshot, model: ModelCard | None, rule_id: str | None, reason: str, matched: tuple[str, ...]
+) -> Decision:
+    return Decision(
+        effect=Effect.DENY,
+        reason=reason,
+        rule_id=rule_id,
+        policy_version=snapshot.version,
+        policy_sha256=snapshot.sha256,
+        matched=matched,
+        hidden=model is not None and snapshot.document.settings.hide_models,
+    )

@@ -1,0 +1,80 @@
+"""What is wrong with a policy document, and where. Knows nothing of what a right document means."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gateway.errors import ConfigError
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A place in a text; both count from 1."""
+
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One finding. `kind` tells an API client unknown fields (422 `unknown_field`) from the rest."""
+
+    message: str
+    spot: Spot | None = None
+    path: Path = ()
+    hint: str | None = None
+    severity: Literal["error", "warning"] = "error"
+    kind: Literal["unknown_field", "invalid", "failing_test", "dead_pattern", "shadowed", "empty_role", "other"] = (
+        "invalid"
+    )
+
+    @property
+    def pointer(self) -> str:
+        """`rules[3].models.ids[0]`"""
+        text = ""
+        for part in self.path:
+            text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+        return text
+
+    def render(self, file: str) -> str:
+        where = f"{file}:{self.spot.line}:{self.spot.column}" if self.spot else file
+        pointer = f"`{self.pointer}`: " if self.path else ""
+        warning = "warning: " if self.severity == "warning" else ""
+        return f"{where}: {warning}{pointer}{self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
+
+
+class PolicyInvalid(ConfigError):
+    """A document that cannot be used. `problems` holds all that was found; `str()` shows the first."""
+
+    def __init__(self, problems: Sequence[Problem], file: str) -> None:
+        self.problems = tuple(problems)
+        first = self.problems[0]
+        message = f"`{first.pointer}`: {first.message}" if first.path else first.message
+        if len(self.problems) > 1:
+            message += f" (and {len(self.problems) - 1} more)"
+        super().__init__(
+            message,
+            file=file,
+            line=first.spot.line if first.spot else None,
+            column=first.spot.column if first.spot else None,
+            hint=first.hint,
+        )
+
+
+def nearest(found: str, valid: Iterable[str]) -> str | None:
+    """A hint with the closest valid name, or None when nothing is close."""
+    names = sorted(valid)
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(found.lower(), by_lower, n=1, cutoff=0.5)
+    return f"did you mean `{by_lower[close[0]]}`?" if close else None
+
+
+def listed(names: Iterable[str], limit: int = 12) -> str:
+    items = [f"`{name}`" for name in names]
+    more = f" and {len(items) - limit} more" if len(items) > limit else ""
+    return ", ".join(items[:limit]) + more

@@ -1,0 +1,37 @@
+"""The closed word lists of a policy: actions, data classes and the order of strictness. Knows no document."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+InferenceAction = Literal["chat", "completions", "embeddings"]
+AdminAction = Literal[
+    "audit.read",
+    "content.read",
+    "policy.read",
+    "policy.write",
+    "policy.approve",
+    "identity.read",
+    "identity.write",
+    "limits.read",
+    "limits.write",
+    "models.read",
+    "engine.operate",
+]
+AnyAction = Literal[InferenceAction, AdminAction]
+DataClass = Literal["public", "internal", "confidential", "restricted"]
+PrincipalType = Literal["user", "service"]
+Redaction = Literal["off", "flag", "redact", "block"]
+Guardrails = Literal["off", "default", "strict"]
+ContentLogging = Literal["none", "hash", "redacted", "encrypted"]
+
+INFERENCE_ACTIONS: tuple[str, ...] = get_args(InferenceAction)
+ADMIN_ACTIONS: tuple[str, ...] = get_args(AdminAction)
+DATA_CLASSES: tuple[str, ...] = get_args(DataClass)
+REDACTION_ORDER: tuple[str, ...] = get_args(Redaction)
+GUARDRAIL_ORDER: tuple[str, ...] = get_args(Guardrails)
+LOGGING_ORDER: tuple[str, ...] = get_args(ContentLogging)
+
+AUTO_GRANT_LABEL = "auto_grant"
+"""A model added after a version was written falls under that version's wildcards only with this label set to `true`."""
+LOCALITY_LABEL = "locality"
