@@ -25,7 +25,9 @@ class HttpSettings(Section):
     max_header_bytes: int = 64 * 1024
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
+    request_timeout_s: float = Field(600.0, gt=0, description="deadline of one answer, queueing included")
     max_concurrent_requests: int = 1024
+    max_connections: int = 4096
     shutdown_grace_s: float = 30.0
     allowed_hosts: tuple[str, ...] = ("*",)
     trusted_proxies: tuple[str, ...] = ()
@@ -46,10 +48,15 @@ class ProviderSettings(Section):
     type: Literal["keycloak", "entra", "okta", "google", "oidc", "rfc9068", "shared_secret"] = "oidc"
     issuer: str
     tenant_ids: tuple[str, ...] = ()
+    """Entra: directory GUIDs (each replaces `{tid}` in the issuer). Google: Workspace domains (`hd`)."""
     audiences: tuple[str, ...]
     algorithms: tuple[str, ...] = ("RS256", "PS256", "ES256", "EdDSA")
     default_key_algorithm: str | None = None
     jwks_url: str | None = None
+    jwks_file: Path | None = None
+    """A local key set instead of an URL: the dev issuer, or an air-gapped installation."""
+    jwks_hosts: tuple[str, ...] = ()
+    """Hosts besides the issuer's own to which its discovery document may point for keys."""
     discovery: bool = True
     shared_secret: SecretStr | None = None
     tenant: str = "default"
@@ -57,18 +64,26 @@ class ProviderSettings(Section):
     roles_claim: str | None = "roles"
     groups_claim: str | None = None
     scopes_claim: str | None = "scope"
+    subject_claim: str | None = None
+    """None: the stable id of the type. `email` counts only when `email_verified` is true."""
     department_claim: str | None = None
     clearance_claim: str | None = None
     role_map: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Claim value -> roles. Empty: the claim's values are the roles."""
     allowed_clients: tuple[str, ...] = ()
+    require_client: bool = False
+    """Refuse a token without a client id even when it names one audience only."""
+    allow_services: bool = True
+    """Accept app-only tokens (client credentials) as principals of kind `service`."""
+    accept_groups_overage: bool = False
+    """Accept a token whose groups did not fit in; only sound where neither roles nor rules use groups."""
     allowed_typ: tuple[str, ...] = ("absent", "jwt", "at+jwt", "application/at+jwt")
     single_key_ok: bool = False
     allow_unbound: bool = False
     allow_http: bool = False
     """Plain http key sets, for the loopback dev issuer and tests only."""
     leeway_s: int = Field(30, ge=0, le=120)
-    max_lifetime_s: int = 86_400
+    max_lifetime_s: int = Field(86_400, gt=0, le=31_622_400)
 
 
 class IdentitySettings(Section):
@@ -82,6 +97,11 @@ class IdentitySettings(Section):
     jwks_max_bytes: int = 262_144
     jwks_max_stale_s: float = 86_400.0
     api_key_pepper: SecretStr | None = None
+    """Keyed hashing of API keys; at least 32 characters. Unset: API keys are off."""
+    api_key_cache_ttl_s: float = Field(5.0, ge=0, le=60)
+    revocation_poll_s: float = Field(4.0, gt=0, le=5.0)
+    revocation_max_stale_s: float = 86_400.0
+    """How long the last list of revocations may serve while the database is away; then 503."""
 
 
 class AccessSettings(Section):
@@ -97,6 +117,8 @@ class LimitSettings(Section):
     replicas: int = Field(1, ge=1, description="the local share of a limit is limit / replicas while the store is down")
     key_prefix: str = "esclusa"
     sweep_s: float = 15.0
+    max_lease_s: float = Field(3600.0, description="a request that never ends loses its claim after this long")
+    min_grant_tokens: int = Field(64, ge=1, description="less room than this in a rate window: wait instead of a stub")
 
 
 class AuditSettings(Section):

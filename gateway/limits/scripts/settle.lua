@@ -1,0 +1,29 @@
+
+-- settle: replace a claim by what was used; once, however often it is called.
+-- ARGV[1..5]: id, tokens in, tokens out, cost, 1 if the claim was granted without this store.
+-- KEYS[3..] and ARGV[6..]: the rules as in reserve, only when the fifth argument is 1.
+-- Returns 1 when something was booked, 0 when that had been done before.
+local id, used_in, used_out, used_cost = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+if finish(id, used_in, used_out, used_cost) then return 1 end
+
+local late = KEYS[2] .. ':late:' .. id
+local packed = redis.call('GET', late)
+if packed then
+  redis.call('DEL', late)
+  for _, key in ipairs(cmsgpack.unpack(packed)[4]) do move(key, 0, 0, 0, used_in, used_out, used_cost) end
+  return 1
+end
+
+if ARGV[5] ~= '1' then return 0 end
+if not redis.call('SET', KEYS[2] .. ':unseen:' .. id, '1', 'NX', 'PX', DAY) then return 0 end
+local next_key = 3
+for i = 6, #ARGV do
+  local start, finish_at, concurrent, sliding = string.match(ARGV[i],
+    '^(%S+) (%S+) %S+ %S+ %S+ %S+ %S+ (%S+) %S+ (%S+) %S+$')
+  local key = KEYS[next_key]
+  next_key = next_key + 1 + tonumber(sliding) + (tonumber(concurrent) >= 0 and 1 or 0)
+  move(key, 0, 0, 0, used_in, used_out, used_cost)
+  redis.call('HINCRBY', key, 'r', 1)
+  redis.call('PEXPIREAT', key, finish_at + math.max(finish_at - start, DAY))
+end
+return 1

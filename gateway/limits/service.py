@@ -1,0 +1,352 @@
+"""The limiter of the pipeline: reserve before, settle after, whatever the store does.
+
+Owns when to ask the store, when to fall back to the local share and what still has to be settled. Decisions are made
+by the counters (`scripts/`, `look.py`) and worded by `verdict.py`; it knows neither policy nor HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gateway.flow.context import Clock, IdSource
+from gateway.flow.values import Estimate, LimitRule, LimitVerdict, ModelCard, Reservation, Usage
+from gateway.limits.breaker import Breaker
+from gateway.limits.claim import BoundRule, Refusal, Settlement, Tally, claim_for
+from gateway.limits.local import LocalStore
+from gateway.limits.settlements import PendingSettlements
+from gateway.limits.store import LimitStore, StoreUnavailable
+from gateway.limits.verdict import granted, passed_threshold, refused, store_down
+from gateway.settings import LimitSettings
+
+REMEMBER_S = 2.0
+"""How long a full window is believed without asking; a reset or a raised limit is seen after that."""
+RETRY_S = 0.2
+BATCH = 256
+SETTLE_FLOOR_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class _Live:
+    """A reservation that this process has not settled yet."""
+
+    started_s: float
+    spent_s: float
+    """What the store already cost this request."""
+    bound: tuple[BoundRule, ...]
+    local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Full:
+    """A window seen full; trusted for a moment, and until its end while the store is away."""
+
+    rule: LimitRule
+    verdict: LimitVerdict
+    until_s: float
+    ends_s: float
+
+
+class LimitService:
+    """Implements `flow.ports.Limiter`. `patience_s` is what the store may add to one request, reserve and settle
+    together. Callbacks must be quick and must not raise."""
+
+    def __init__(
+        self,
+        store: LimitStore,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        settings: LimitSettings,
+        patience_s: float = 0.05,
+        on_degraded: Callable[[bool], None] | None = None,
+        on_warning: Callable[[LimitRule, float], None] | None = None,
+        on_alarm: Callable[[LimitRule], None] | None = None,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._settings = settings
+        self._patience_s = patience_s
+        self._on_degraded = on_degraded
+        self._on_warning = on_warning
+        self._on_alarm = on_alarm
+        self._local = LocalStore(clock=clock, prefix=settings.key_prefix, replicas=settings.replicas)
+        self._breaker = Breaker()
+        self._pending = PendingSettlements()
+        self._live: dict[str, _Live] = {}
+        self._full: dict[tuple[str, str], _Full] = {}
+        self._warned: set[tuple[str, float]] = set()
+        self._alarmed = False
+        self._tasks: list[asyncio.Task[None]] = []
+        self._tripped = asyncio.Event()
+        self._unsettled = asyncio.Event()
+        self._lease_ms = int(settings.lease_s * 1000)
+        store.on_lost = self._lost
+
+    # --------------------------------------------------------------------------------------- life
+
+    async def start(self) -> None:
+        """Connect and start the sweeper. A store that is away only means a degraded start."""
+        try:
+            await self._store.open()
+        except StoreUnavailable:
+            self._trip()
+        self._tasks = [
+            asyncio.create_task(self._guard(), name="limits-guard"),
+            asyncio.create_task(self._janitor(), name="limits-janitor"),
+        ]
+
+    async def close(self) -> None:
+        """Settle what can be settled, then let go. Claims of this process that remain are freed as leases expire."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if not self._breaker.is_open:
+            await self._flush()
+        await self._store.close()
+
+    @property
+    def degraded(self) -> bool:
+        """True while limits come from the local share instead of the store."""
+        return self._breaker.is_open
+
+    def state(self) -> Mapping[str, object]:
+        """For `/readyz` and metrics; no I/O."""
+        return {
+            "state": "degraded" if self.degraded else "ok",
+            "in_flight": len(self._live),
+            "pending_settlements": len(self._pending),
+            "dropped_settlements": self._pending.dropped,
+        }
+
+    # ------------------------------------------------------------------------------------ requests
+
+    def precheck(self, limits: Sequence[LimitRule]) -> LimitVerdict | None:
+        if not self._full:
+            return None
+        now_s = self._clock.monotonic_s()
+        for rule in limits:
+            full = self._full.get((rule.id, rule.scope_key))
+            if full is None:
+                continue
+            if now_s >= full.ends_s or full.rule != rule:
+                del self._full[rule.id, rule.scope_key]
+            elif now_s < full.until_s or self._breaker.is_open:
+                return replace(full.verdict, retry_after_s=full.ends_s - now_s, degraded=self._breaker.is_open)
+        return None
+
+    async def reserve(
+        self,
+        request_id: str,  # noqa: ARG002 - a request may reserve again after an escalation: the claim has its own id
+        limits: Sequence[LimitRule],
+        estimate: Estimate,
+        card: ModelCard,
+    ) -> LimitVerdict:
+        claim = claim_for(
+            self._ids.uuid7().hex,
+            estimate,
+            card,
+            min_grant=self._settings.min_grant_tokens,
+            lease_ms=self._lease_ms,
+        )
+        started_s = self._clock.monotonic_s()
+        local = self._breaker.is_open
+        if limits and not local:
+            try:
+                outcome, bound = await self._store.reserve(claim, limits)
+                self._breaker.succeeded()
+            except StoreUnavailable:
+                self._failed()
+                local = True
+                # It may have been granted unseen; when it is not settled below, this gives it back.
+                self._give_back(claim.id)
+            except asyncio.CancelledError:
+                self._give_back(claim.id)
+                raise
+        if local:
+            for rule in limits:
+                if rule.on_store_error == "deny":
+                    return store_down(rule)
+            self._alarm(limits)
+        if local or not limits:
+            outcome, bound = self._local.reserve_now(claim, limits)
+        if isinstance(outcome, Refusal):
+            verdict = refused(outcome, bound, local=local)
+            self._remember(outcome, bound[outcome.index], limits[outcome.index], verdict)
+            return verdict
+        spent_s = self._clock.monotonic_s() - started_s
+        self._live[claim.id] = _Live(started_s, spent_s, bound, local)
+        if outcome.filled:
+            self._warn(outcome.filled, bound)
+        return granted(claim, outcome, bound, limits, self._clock.now(), local=local)
+
+    async def settle(self, reservation: Reservation, usage: Usage, cost_micro: int) -> None:
+        live = self._live.pop(reservation.id, None)
+        local = reservation.store == "local"
+        settlement = Settlement(
+            id=reservation.id,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cost_micro=cost_micro,
+            bound=live.bound if live is not None else (),
+            unseen=local,
+        )
+        if not reservation.limits:
+            self._local.settle_now(settlement)
+            return
+        # Kept before anything can fail or be cancelled; idempotent in the store, so sending it twice is harmless.
+        self._pending.add(settlement)
+        if local:
+            self._local.settle_now(settlement)
+            self._unsettled.set()
+            return
+        if self._breaker.is_open:
+            return
+        spent_s = live.spent_s if live is not None else 0.0
+        try:
+            await self._store.settle(settlement, timeout_s=max(SETTLE_FLOOR_S, self._patience_s * 0.9 - spent_s))
+        except StoreUnavailable:
+            self._failed()
+            self._unsettled.set()
+        else:
+            self._breaker.succeeded()
+            self._pending.confirm(settlement)
+
+    # --------------------------------------------------------------------------------------- admin
+
+    async def usage(self, limits: Sequence[LimitRule]) -> tuple[tuple[BoundRule, Tally], ...]:
+        """The current windows of some rules. Raises `StoreUnavailable`: local shares are not the truth."""
+        return await self._store.read(limits)
+
+    async def reset(self, limits: Sequence[LimitRule]) -> None:
+        """Forget what was used in the current windows. Raises `StoreUnavailable`."""
+        await self._store.reset(limits)
+        await self._local.reset(limits)
+        for rule in limits:
+            self._full.pop((rule.id, rule.scope_key), None)
+
+    # ------------------------------------------------------------------------------------ the store
+
+    def _failed(self) -> None:
+        if self._breaker.failed(self._clock.monotonic_s()):
+            self._opened()
+
+    def _lost(self) -> None:
+        self._trip()
+
+    def _trip(self) -> None:
+        if self._breaker.trip(self._clock.monotonic_s()):
+            self._opened()
+
+    def _opened(self) -> None:
+        self._tripped.set()
+        if self._on_degraded is not None:
+            self._on_degraded(True)
+
+    async def _guard(self) -> None:
+        """Bring the store back: only this task waits for it while the breaker is open."""
+        while True:
+            await self._tripped.wait()
+            self._tripped.clear()
+            while self._breaker.is_open:
+                await self._store.close()
+                await asyncio.sleep(self._breaker.wait_s(self._clock.monotonic_s()))
+                try:
+                    await self._store.open()
+                except StoreUnavailable:
+                    self._breaker.probe_failed(self._clock.monotonic_s())
+                else:
+                    self._breaker.close()
+            self._alarmed = False
+            self._unsettled.set()
+            if self._on_degraded is not None:
+                self._on_degraded(False)
+
+    async def _janitor(self) -> None:
+        """Renew the leases of running requests, free those of dead ones, and settle what is left to settle."""
+        due_s = self._clock.monotonic_s() + self._settings.sweep_s
+        while True:
+            wait_s = due_s - self._clock.monotonic_s()
+            try:
+                async with asyncio.timeout(max(0.0, wait_s)):
+                    await self._unsettled.wait()
+            except TimeoutError:
+                due_s = self._clock.monotonic_s() + self._settings.sweep_s
+                await self._sweep()
+            self._unsettled.clear()
+            if self._breaker.is_open:
+                continue
+            if not await self._flush():
+                await asyncio.sleep(RETRY_S)
+                self._unsettled.set()
+
+    async def _sweep(self) -> None:
+        oldest_s = self._clock.monotonic_s() - self._settings.max_lease_s
+        for claim_id in [name for name, live in self._live.items() if live.started_s < oldest_s]:
+            del self._live[claim_id]
+        await self._local.renew([name for name, live in self._live.items() if live.local], self._lease_ms)
+        await self._local.sweep(BATCH)
+        if self._breaker.is_open:
+            return
+        seen = [name for name, live in self._live.items() if not live.local]
+        try:
+            for start in range(0, len(seen), BATCH):
+                await self._store.renew(seen[start : start + BATCH], self._lease_ms)
+            while await self._store.sweep(BATCH) == BATCH:
+                pass
+        except StoreUnavailable:
+            self._failed()
+
+    async def _flush(self) -> bool:
+        """Send what is pending; False when some of it must be tried again."""
+        while len(self._pending) and not self._breaker.is_open:
+            batch = self._pending.batch(BATCH)
+            answers = await asyncio.gather(*map(self._store.settle, batch), return_exceptions=True)
+            for settlement, answer in zip(batch, answers, strict=True):
+                if not isinstance(answer, BaseException):
+                    self._pending.confirm(settlement)
+                elif not isinstance(answer, StoreUnavailable):
+                    raise answer
+            if any(isinstance(answer, StoreUnavailable) for answer in answers):
+                self._failed()
+                return False
+        return True
+
+    # -------------------------------------------------------------------------------------- memory
+
+    def _give_back(self, claim_id: str) -> None:
+        self._pending.add(Settlement(claim_id, 0, 0, 0, ()))
+        self._unsettled.set()
+
+    def _remember(self, refusal: Refusal, bound: BoundRule, rule: LimitRule, verdict: LimitVerdict) -> None:
+        spent = refusal.used >= refusal.limit and bound.previous_key is None and refusal.kind != "concurrency"
+        if not spent:
+            return
+        if len(self._full) >= 10_000:
+            self._full.clear()
+        now_s = self._clock.monotonic_s()
+        ends_s = now_s + max(0, bound.window.end_ms - refusal.now_ms) / 1000
+        self._full[rule.id, rule.scope_key] = _Full(rule, verdict, now_s + REMEMBER_S, ends_s)
+
+    def _warn(self, filled: Sequence[tuple[int, float]], bound: Sequence[BoundRule]) -> None:
+        for index, share in filled:
+            mark = passed_threshold(bound[index].rule, share)
+            if mark is None or (bound[index].key, mark) in self._warned:
+                continue
+            if len(self._warned) >= 10_000:
+                self._warned.clear()
+            self._warned.add((bound[index].key, mark))
+            if self._on_warning is not None:
+                self._on_warning(bound[index].rule, mark)
+
+    def _alarm(self, limits: Sequence[LimitRule]) -> None:
+        if self._alarmed or self._on_alarm is None:
+            return
+        for rule in limits:
+            if rule.on_store_error == "allow":
+                self._alarmed = True
+                self._on_alarm(rule)
+                return

@@ -1,0 +1,273 @@
+"""Where the counters live: the contract, and its implementation over one pipelined Valkey connection.
+
+One script per verb, one round trip per call; the server's clock decides. Knows wire formats; decides nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from gateway.flow.context import Clock
+from gateway.flow.values import LimitRule
+from gateway.limits.claim import BoundRule, Claim, Grant, Kind, Refusal, RuleBinder, Settlement, Tally, Tightest
+from gateway.storage.valkey import Reply, ValkeyError, ValkeyLink, encode
+
+SCRIPTS = ("reserve", "settle", "renew", "sweep", "reset")
+QUANTITIES = ("requests", "tokens", "tokens_in", "tokens_out", "cost", "concurrent")
+KINDS: tuple[Kind, ...] = ("requests", "tokens", "concurrency", "budget")
+ROLLS = 3
+
+
+class StoreUnavailable(Exception):
+    """The counters cannot be reached, or not in time. Says nothing about whether the call took effect."""
+
+
+class LimitStore(Protocol):
+    """Atomic counters. Every method raises `StoreUnavailable` and nothing else."""
+
+    binder: RuleBinder
+    on_lost: Callable[[], None] | None
+    """Called when the connection breaks; set by whoever owns the breaker."""
+
+    async def open(self) -> None:
+        """Connect and prove that an answer comes within the time limit; may be called again after a loss."""
+        ...
+
+    async def close(self) -> None: ...
+
+    async def reserve(self, claim: Claim, rules: Sequence[LimitRule]) -> tuple[Grant | Refusal, tuple[BoundRule, ...]]:
+        """Hold the claim in all windows or in none; also returns the windows that were looked at."""
+        ...
+
+    async def settle(self, settlement: Settlement, *, timeout_s: float | None = None) -> bool:
+        """Replace the claim by what was used. False when that was already done."""
+        ...
+
+    async def renew(self, ids: Sequence[str], lease_ms: int) -> int:
+        """Extend the leases that still exist; returns how many."""
+        ...
+
+    async def sweep(self, most: int) -> int:
+        """Free up to `most` expired leases; returns how many."""
+        ...
+
+    async def read(self, rules: Sequence[LimitRule]) -> tuple[tuple[BoundRule, Tally], ...]: ...
+
+    async def reset(self, rules: Sequence[LimitRule]) -> None:
+        """Forget what was used in the current windows; claims in flight stay held."""
+        ...
+
+
+class _Frame:
+    """The wire form of a bound rule, encoded once per window."""
+
+    __slots__ = ("argument", "bound", "count", "keys")
+
+    def __init__(self, bound: BoundRule) -> None:
+        rule, window = bound.rule, bound.window
+        names = [bound.key]
+        if bound.previous_key is not None:
+            names.append(bound.previous_key)
+        if bound.concurrency_key is not None:
+            names.append(bound.concurrency_key)
+        limits = (rule.requests, rule.tokens, rule.tokens_in, rule.tokens_out, rule.cost_micro, rule.concurrent)
+        warn = min(rule.warn_at, default=2.0)
+        fields = (
+            window.start_ms,
+            window.end_ms,
+            *(-1 if limit is None else limit for limit in limits),
+            int(bound.rate),
+            int(bound.previous_key is not None),
+            round(warn * 1000),
+        )
+        self.bound = bound
+        self.count = len(names)
+        self.keys = encode(*names)
+        self.argument = encode(" ".join(map(str, fields)))
+
+
+class ValkeyStore:
+    """`LimitStore` on Valkey or Redis. `timeout_s` bounds what one call may add to a request."""
+
+    def __init__(self, link: ValkeyLink, *, clock: Clock, prefix: str, timeout_s: float = 0.05) -> None:
+        self.binder = RuleBinder(prefix)
+        self.on_lost: Callable[[], None] | None = None
+        self._link = link
+        link.on_lost = self._lost
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._skew_ms = 0
+        self._frames: dict[str, _Frame] = {}
+        self._leases = encode(f"{self.binder.prefix}:leases", f"{self.binder.prefix}:lease")
+        self._sources = {name: _read_script(name) for name in SCRIPTS}
+        self._shas: dict[str, str] = {}
+
+    async def open(self) -> None:
+        try:
+            if not self._link.connected:
+                await self._link.connect()
+            for name, source in self._sources.items():
+                sha = await self._link.call("SCRIPT", "LOAD", source, timeout_s=max(1.0, self._timeout_s))
+                self._shas[name] = _text(sha)
+            seconds, micros = _pair(await self._link.call("TIME", timeout_s=self._timeout_s))
+        except ValkeyError as error:
+            await self._link.close()
+            raise StoreUnavailable(str(error)) from error
+        self._skew_ms = seconds * 1000 + micros // 1000 - self._local_ms()
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def reserve(self, claim: Claim, rules: Sequence[LimitRule]) -> tuple[Grant | Refusal, tuple[BoundRule, ...]]:
+        arguments = encode(
+            f"{claim.id} {claim.prompt_tokens} {claim.output_tokens} {claim.choices} {claim.fixed_cost} "
+            f"{claim.price_out} {claim.min_grant} {claim.lease_ms}"
+        )
+        for _ in range(ROLLS):
+            frames = self._frames_of(rules)
+            keys, count = self._keys(frames)
+            parts = [keys, arguments, *[frame.argument for frame in frames]]
+            answer = _text(await self._script("reserve", count, parts, 1 + len(frames), self._timeout_s * 0.8))
+            if answer[0] != "R":
+                return _outcome(answer), tuple([frame.bound for frame in frames])
+            # A window ended on the server's clock: ours is behind or ahead. Follow the server.
+            self._skew_ms = int(answer[2:]) - self._local_ms()
+        raise StoreUnavailable("the store's clock does not agree with itself")
+
+    async def settle(self, settlement: Settlement, *, timeout_s: float | None = None) -> bool:
+        frames = [self._frame(bound) for bound in settlement.bound] if settlement.unseen else []
+        keys, count = self._keys(frames)
+        arguments = encode(
+            settlement.id,
+            settlement.prompt_tokens,
+            settlement.completion_tokens,
+            settlement.cost_micro,
+            int(settlement.unseen),
+        )
+        parts = [keys, arguments, *[frame.argument for frame in frames]]
+        limit_s = self._timeout_s * 0.8 if timeout_s is None else timeout_s
+        return await self._script("settle", count, parts, 5 + len(frames), limit_s) == 1
+
+    async def renew(self, ids: Sequence[str], lease_ms: int) -> int:
+        keys, count = self._keys([])
+        return _number(await self._script("renew", count, [keys, encode(lease_ms, *ids)], 1 + len(ids), 1.0))
+
+    async def sweep(self, most: int) -> int:
+        keys, count = self._keys([])
+        return _number(await self._script("sweep", count, [keys, encode(most)], 1, 1.0))
+
+    async def read(self, rules: Sequence[LimitRule]) -> tuple[tuple[BoundRule, Tally], ...]:
+        tallies = []
+        for bound in self.binder.bind_all(rules, self._now_ms()):
+            fields = await self._call("HMGET", bound.key, "r", "ui", "uo", "uc", "hi", "ho", "hc")
+            flying = await self._call("GET", bound.concurrency_key) if bound.concurrency_key else None
+            values = [int(value) if isinstance(value, bytes) else 0 for value in _list(fields)]
+            values.append(int(flying) if isinstance(flying, bytes) else 0)
+            tallies.append((bound, Tally(*values)))
+        return tuple(tallies)
+
+    async def reset(self, rules: Sequence[LimitRule]) -> None:
+        frames = self._frames_of(rules)
+        keys, count = self._keys(frames)
+        await self._script("reset", count, [keys, *[f.argument for f in frames]], len(frames), 1.0)
+
+    # ------------------------------------------------------------------------------------------------
+
+    def _lost(self) -> None:
+        if self.on_lost is not None:
+            self.on_lost()
+
+    def _local_ms(self) -> int:
+        return int(self._clock.now().timestamp() * 1000)
+
+    def _now_ms(self) -> int:
+        return self._local_ms() + self._skew_ms
+
+    def _frames_of(self, rules: Sequence[LimitRule]) -> list[_Frame]:
+        now_ms = self._now_ms()
+        bind, frame = self.binder.bind, self._frame
+        return [frame(bind(rule, now_ms)) for rule in rules]
+
+    def _frame(self, bound: BoundRule) -> _Frame:
+        frame = self._frames.get(bound.key)
+        if frame is None or frame.bound is not bound:
+            if len(self._frames) >= 50_000:
+                self._frames.clear()
+            frame = self._frames[bound.key] = _Frame(bound)
+        return frame
+
+    def _keys(self, frames: Sequence[_Frame]) -> tuple[bytes, int]:
+        return self._leases + b"".join([f.keys for f in frames]), 2 + sum([f.count for f in frames])
+
+    async def _script(
+        self, name: str, key_count: int, parts: Sequence[bytes], argument_count: int, timeout_s: float
+    ) -> Reply:
+        for attempt in (1, 2):
+            sha = self._shas.get(name)
+            if sha is None:
+                raise StoreUnavailable("the scripts were never loaded")
+            head = b"*%d\r\n%b" % (3 + key_count + argument_count, encode("EVALSHA", sha, key_count))
+            try:
+                return await self._link.send(head + b"".join(parts), timeout_s)
+            except ValkeyError as error:
+                if attempt == 1 and error.code == "NOSCRIPT":
+                    await self._call("SCRIPT", "LOAD", self._sources[name])
+                    continue
+                raise StoreUnavailable(str(error)) from error
+        raise StoreUnavailable("the store keeps losing its scripts")
+
+    async def _call(self, *parts: str | bytes | int) -> Reply:
+        try:
+            return await self._link.call(*parts, timeout_s=1.0)
+        except ValkeyError as error:
+            raise StoreUnavailable(str(error)) from error
+
+
+def _outcome(answer: str) -> Grant | Refusal:
+    fields = answer.split(" ")
+    if fields[0] == "N":
+        now, kind, index, used, held, limit, ask, previous, quantity = map(int, fields[1:10])
+        return Refusal(now, KINDS[kind], index, used, held, limit, ask, previous, QUANTITIES[quantity])  # type: ignore[arg-type]
+    now, output, clamp, request_index, request_left, token_index, token_left = map(int, fields[1:8])
+    filled = tuple(
+        (int(index), int(permille) / 1000)
+        for index, _, permille in (item.partition(":") for item in fields[8:] if item)
+    )
+    return Grant(
+        now_ms=now,
+        output_tokens=output,
+        clamped_by=clamp if clamp >= 0 else None,
+        requests=Tightest(request_index, request_left) if request_index >= 0 else None,
+        tokens=Tightest(token_index, token_left) if token_index >= 0 else None,
+        filled=filled,
+    )
+
+
+def _read_script(name: str) -> str:
+    folder = Path(__file__).with_name("scripts")
+    return (folder / "lease.lua").read_text("utf-8") + (folder / f"{name}.lua").read_text("utf-8")
+
+
+def _text(reply: Reply) -> str:
+    if not isinstance(reply, bytes):
+        raise StoreUnavailable("the store answered in an unknown form")
+    return reply.decode()
+
+
+def _number(reply: Reply) -> int:
+    if not isinstance(reply, int):
+        raise StoreUnavailable("the store answered in an unknown form")
+    return reply
+
+
+def _list(reply: Reply) -> list[Reply]:
+    if not isinstance(reply, list):
+        raise StoreUnavailable("the store answered in an unknown form")
+    return reply
+
+
+def _pair(reply: Reply) -> tuple[int, int]:
+    first, second = _list(reply)
+    return int(_text(first)), int(_text(second))
