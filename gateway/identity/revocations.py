@@ -1,0 +1,196 @@
+"""Who and what is no longer trusted, held in memory and refreshed within seconds everywhere.
+
+Owns the in-process list, its index and its age. The store behind it is a `RevocationStore`; changes arrive by LISTEN
+and, should a notification be lost, by a poll. Asking the list does no I/O, so a running answer can ask between chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Literal, Protocol, TypeVar
+
+from gateway.errors import Unavailable
+from gateway.flow.context import Clock
+from gateway.flow.values import Principal
+from gateway.settings import IdentitySettings
+from gateway.storage.postgres import Listener
+
+_log = logging.getLogger("esclusa.identity.revocations")
+
+K = TypeVar("K")
+
+CHANNEL = "esclusa_identity"
+"""NOTIFY channel of every change to revocations, keys, accounts and bindings."""
+
+RevocationKind = Literal["credential", "subject", "issued_before"]
+
+
+@dataclass(frozen=True, slots=True)
+class Revocation:
+    """One entry. `credential`: a token id or API key; `subject`: a person or account, until lifted;
+    `issued_before`: every token older than T of a subject, of an issuer (no subject) or of a tenant (no issuer)."""
+
+    id: str
+    kind: RevocationKind
+    tenant: str
+    issuer: str | None
+    subject: str | None
+    credential_id: str | None
+    issued_before: datetime | None
+    reason: str
+    created_by: str
+    created_at: datetime
+    expires_at: datetime | None = None
+
+
+class RevocationStore(Protocol):
+    async def active_revocations(self, now: datetime) -> tuple[Revocation, ...]:
+        """All entries that are neither lifted nor past `expires_at`. Raises `Unavailable`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RevocationIndex:
+    """Entries arranged for look-ups. Built once per change, never mutated."""
+
+    credentials: frozenset[tuple[str | None, str]] = frozenset()
+    subjects: frozenset[tuple[str | None, str]] = frozenset()
+    before_subject: dict[tuple[str | None, str], datetime] = field(default_factory=dict)
+    before_issuer: dict[str, datetime] = field(default_factory=dict)
+    before_tenant: dict[str, datetime] = field(default_factory=dict)
+    size: int = 0
+
+    @classmethod
+    def build(cls, entries: Iterable[Revocation]) -> RevocationIndex:
+        credentials: set[tuple[str | None, str]] = set()
+        subjects: set[tuple[str | None, str]] = set()
+        by_subject: dict[tuple[str | None, str], datetime] = {}
+        by_issuer: dict[str, datetime] = {}
+        by_tenant: dict[str, datetime] = {}
+        size = 0
+        for entry in entries:
+            size += 1
+            if entry.kind == "credential" and entry.credential_id is not None:
+                credentials.add((entry.issuer, entry.credential_id))
+            elif entry.kind == "subject" and entry.subject is not None:
+                subjects.add((entry.issuer, entry.subject))
+            elif entry.issued_before is not None:
+                moment = entry.issued_before
+                if entry.subject is not None:
+                    _latest(by_subject, (entry.issuer, entry.subject), moment)
+                elif entry.issuer is not None:
+                    _latest(by_issuer, entry.issuer, moment)
+                else:
+                    _latest(by_tenant, entry.tenant, moment)
+        return cls(frozenset(credentials), frozenset(subjects), by_subject, by_issuer, by_tenant, size)
+
+    def covers(self, principal: Principal) -> bool:
+        """True when any entry applies. A principal without an issue time is older than every T."""
+        if self.size == 0:
+            return False
+        issuer, who = principal.issuer, (principal.issuer, principal.subject)
+        if who in self.subjects:
+            return True
+        if principal.credential_id is not None and (issuer, principal.credential_id) in self.credentials:
+            return True
+        limits = (
+            self.before_subject.get(who),
+            self.before_issuer.get(issuer),
+            self.before_tenant.get(principal.tenant),
+        )
+        issued = principal.issued_at
+        return any(limit is not None and (issued is None or issued < limit) for limit in limits)
+
+
+class RevocationList:
+    """The list of this process. `start` loads it and keeps it fresh; `contains` asks it.
+
+    With `listen_url` it also listens for notifications; the poll alone keeps the delay below 5 s.
+    """
+
+    def __init__(
+        self,
+        store: RevocationStore,
+        settings: IdentitySettings,
+        clock: Clock,
+        *,
+        listen_url: str | None = None,
+    ) -> None:
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._listen_url = listen_url
+        self._index = RevocationIndex()
+        self._loaded_at: float | None = None
+        self._wake = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Load once (an absent database is tolerated here and answered per request) and start to follow."""
+        await self.refresh()
+        self._tasks = [asyncio.create_task(self._follow(), name="revocation poll")]
+        if self._listen_url is not None:
+            listener = Listener(self._listen_url, [CHANNEL], self.notified)
+            self._tasks.append(asyncio.create_task(listener.run(), name="revocation listener"))
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+
+    async def notified(self, channel: str, payload: str | None) -> None:
+        """A `NotificationHandler`: something changed, or may have while the connection was away."""
+        del channel, payload
+        self._wake.set()
+
+    async def refresh(self) -> bool:
+        """Load the present list. False when the store cannot be asked; the last list then goes on serving."""
+        try:
+            entries = await self._store.active_revocations(self._clock.now())
+        except Unavailable as error:
+            _log.warning("revocations not refreshed: %s", error.detail or error.message)
+            return False
+        self._index = RevocationIndex.build(entries)
+        self._loaded_at = self._clock.monotonic_s()
+        return True
+
+    async def _follow(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), self._settings.revocation_poll_s)
+            self._wake.clear()
+            await self.refresh()
+
+    def contains(self, principal: Principal) -> bool:
+        """Local and without I/O."""
+        return self._index.covers(principal)
+
+    def check_fresh(self) -> None:
+        """Raises `Unavailable` when no list was ever loaded or the last one is older than the settings allow."""
+        loaded = self._loaded_at
+        if loaded is not None and self._clock.monotonic_s() - loaded <= self._settings.revocation_max_stale_s:
+            return
+        raise Unavailable(
+            "Credentials cannot be checked for revocation at the moment.",
+            code="idp_unavailable",
+            hint="retry; your credential may be perfectly valid",
+            detail="no recent list of revocations",
+        )
+
+    def age_s(self) -> float | None:
+        """Seconds since the last successful load; None before the first."""
+        return None if self._loaded_at is None else self._clock.monotonic_s() - self._loaded_at
+
+    def __len__(self) -> int:
+        return self._index.size
+
+
+def _latest(table: dict[K, datetime], key: K, moment: datetime) -> None:
+    held = table.get(key)
+    table[key] = moment if held is None else max(held, moment)

@@ -1,0 +1,218 @@
+"""`IdentityService`: a credential in, a verified `Principal` out; and whether that principal is revoked since.
+
+Owns the wiring of parser, key sets, verifier, cache, API keys and revocations, and the tasks that keep them fresh.
+Decides who somebody is, never what they may do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gateway.errors import GatewayError, Unauthenticated
+from gateway.flow.context import Clock, RequestContext
+from gateway.flow.values import Credential, Principal
+from gateway.identity.api_keys import ApiKeyRepository, ApiKeyVerifier, looks_like_api_key
+from gateway.identity.jwks import KeySetManager, KeySetStatus
+from gateway.identity.key_source import FileKeySource, HttpKeyFetcher, HttpKeySource, KeyFetcher, KeySource
+from gateway.identity.providers import Provider, ProviderTable
+from gateway.identity.revocations import RevocationList
+from gateway.identity.token_cache import TokenCache, digest_of
+from gateway.identity.verifier import TokenVerifier, Verified
+from gateway.settings import IdentitySettings
+
+_log = logging.getLogger("esclusa.identity")
+
+
+@dataclass(frozen=True, slots=True)
+class IdentityStatus:
+    """For `/readyz` and metrics; no I/O."""
+
+    ready: bool
+    key_sets: tuple[KeySetStatus, ...]
+    cache_entries: int
+    cache_hits: int
+    cache_misses: int
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    revocations: int = 0
+    revocations_age_s: float | None = None
+
+
+class IdentityService:
+    """Implements `flow.ports.Authenticator`. `start` before use, `close` at the end; one event loop.
+
+    `transport` fetches key sets (default: httpx2); `key_sources` gives a provider's keys in-process, by provider name.
+    Without `keys`, API keys are refused; without `revocations`, nothing is ever revoked.
+    """
+
+    def __init__(
+        self,
+        settings: IdentitySettings,
+        *,
+        clock: Clock,
+        transport: KeyFetcher | None = None,
+        keys: ApiKeyRepository | None = None,
+        revocations: RevocationList | None = None,
+        key_sources: Mapping[str, KeySource] | None = None,
+    ) -> None:
+        self._settings = settings
+        self._providers = ProviderTable(settings.providers)
+        self._fetcher: KeyFetcher = transport if transport is not None else HttpKeyFetcher()
+        self._key_sets = {
+            provider.name: KeySetManager(
+                provider, (key_sources or {}).get(provider.name) or self._source(provider), settings, clock
+            )
+            for provider in self._providers.all()
+            if provider.secret is None
+        }
+        self._verifier = TokenVerifier(self._providers, self._key_sets, clock, max_token_bytes=settings.max_token_bytes)
+        self._cache = TokenCache(clock, entries=settings.token_cache_entries, ttl_s=settings.token_cache_ttl_s)
+        self._api_keys = ApiKeyVerifier(keys, settings, clock) if keys is not None else None
+        self._revocations = revocations
+        self._refusals: Counter[str] = Counter()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def _source(self, provider: Provider) -> KeySource:
+        if provider.settings.jwks_file is not None:
+            return FileKeySource(provider.settings.jwks_file, max_bytes=self._settings.jwks_max_bytes)
+        return HttpKeySource(
+            provider,
+            self._fetcher,
+            timeout_s=self._settings.jwks_timeout_s,
+            max_bytes=self._settings.jwks_max_bytes,
+        )
+
+    # ------------------------------------------------------------------------------------------- lifetime
+
+    async def start(self) -> None:
+        """Fetch every key set once, in parallel and for a bounded time; a provider that is down delays nothing else."""
+        await asyncio.gather(*(manager.refresh("start") for manager in self._key_sets.values()))
+        self._tasks = [
+            asyncio.create_task(manager.run(), name=f"jwks refresh {name}") for name, manager in self._key_sets.items()
+        ]
+        if self._revocations is not None:
+            await self._revocations.start()
+        if self._api_keys is not None:
+            self._tasks.append(asyncio.create_task(self._api_keys.run(), name="api key last use"))
+        for task in self._tasks:
+            task.add_done_callback(_report)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        for manager in self._key_sets.values():
+            await manager.close()
+        if self._revocations is not None:
+            await self._revocations.close()
+        if self._api_keys is not None:
+            await self._api_keys.flush()
+        await self._fetcher.aclose()
+
+    # -------------------------------------------------------------------------------------- authentication
+
+    async def authenticate(self, credential: Credential, context: RequestContext) -> Principal:
+        """See `flow.ports.Authenticator`. A cache hit makes no I/O and still asks the list of revocations."""
+        value = credential.value
+        if len(value) > self._settings.max_token_bytes:
+            self._refusals["invalid_token"] += 1
+            raise Unauthenticated("The token is too long.", detail=f"{len(value)} characters")
+        digest = digest_of(value)
+        principal = self._cache.get(digest)
+        if principal is None:
+            try:
+                principal = await self._verify(value, digest, context)
+            except GatewayError as error:
+                self._refusals[error.code] += 1
+                raise
+        if self._revocations is not None:
+            self._revocations.check_fresh()
+            if self._revocations.contains(principal):
+                self._refusals["revoked"] += 1
+                raise Unauthenticated(
+                    "This credential has been revoked.",
+                    code="token_revoked",
+                    hint="sign in again, or ask an administrator why",
+                    detail=f"credential {principal.credential_id or principal.credential_fingerprint}",
+                )
+        return principal
+
+    async def _verify(self, value: str, digest: bytes, context: RequestContext) -> Principal:
+        if looks_like_api_key(value):
+            if self._api_keys is None:
+                raise Unauthenticated("API keys are not in use here.", hint="send a token of your identity provider")
+            principal = await self._api_keys.verify(value)
+            expires = principal.expires_at
+            self._cache.put(
+                digest,
+                principal,
+                expires_s=0.0 if expires is None else expires.timestamp(),
+                generation=0,
+                current=_never_changes,
+                ttl_s=self._settings.api_key_cache_ttl_s,
+            )
+            return principal
+        verified = await self._verifier.verify(value)
+        self._note(verified, context)
+        provider = verified.provider
+        manager = self._key_sets.get(provider.name)
+        self._cache.put(
+            digest,
+            verified.principal,
+            expires_s=verified.expires_s,
+            generation=verified.generation,
+            current=_never_changes if manager is None else manager.current_generation,
+        )
+        return verified.principal
+
+    def is_revoked(self, principal: Principal) -> bool:
+        """Local, a few dictionary look-ups: asked between the chunks of a running answer."""
+        return self._revocations is not None and self._revocations.contains(principal)
+
+    def forget(self) -> None:
+        """Drop every remembered verification: after a change of providers, keys or service accounts."""
+        self._cache.clear()
+
+    # --------------------------------------------------------------------------------------------- status
+
+    def status(self) -> IdentityStatus:
+        key_sets = tuple(manager.status() for manager in self._key_sets.values())
+        revocations = self._revocations
+        return IdentityStatus(
+            ready=all(status.ready for status in key_sets),
+            key_sets=key_sets,
+            cache_entries=len(self._cache),
+            cache_hits=self._cache.hits,
+            cache_misses=self._cache.misses,
+            refusals=dict(self._refusals),
+            revocations=0 if revocations is None else len(revocations),
+            revocations_age_s=None if revocations is None else revocations.age_s(),
+        )
+
+    @property
+    def ready(self) -> bool:
+        """False only while some provider never had a key set."""
+        return all(manager.status().ready for manager in self._key_sets.values())
+
+    @staticmethod
+    def _note(verified: Verified, context: RequestContext) -> None:
+        if verified.findings:
+            _log.warning(
+                "token brought its own key material, ignored: request=%s provider=%s members=%s",
+                context.request_id,
+                verified.provider.name,
+                ",".join(verified.findings),
+            )
+
+
+def _never_changes() -> int:
+    return 0
+
+
+def _report(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("background task `%s` ended", task.get_name(), exc_info=task.exception())
