@@ -8,6 +8,7 @@ GatewayError
 ├── Unauthenticated          401  missing or invalid token
 ├── NotPermitted             403  authenticated, but not allowed
 ├── NotFound                 404  unknown (or hidden) model or resource
+├── RequestTimeout           408  the body did not arrive in time
 ├── Conflict                 409  the change would break an invariant
 ├── PreconditionFailed       412  stale ETag
 ├── RequestTooLarge          413
@@ -98,6 +99,10 @@ class NotPermitted(GatewayError):
 
 class NotFound(GatewayError):
     status, type, code = 404, "invalid_request_error", "not_found"
+
+
+class RequestTimeout(GatewayError):
+    status, type, code = 408, "invalid_request_error", "request_timeout"
 
 
 class Conflict(GatewayError):

@@ -208,7 +208,11 @@ class Pipeline:
         verdict = await self._limiter.reserve(key, limits, known(exchange.estimate), card)
         if not verdict.allowed:
             raise self._denial(verdict)
-        timings = replace(exchange.timings, limits_us=self._since(started))
+        timings = replace(
+            exchange.timings,
+            limits_us=self._since(started),
+            overhead_us=self._since(exchange.context.started_s),
+        )
         return replace(exchange, reservation=verdict.reservation, served=card, timings=timings)
 
     def _generate(self, exchange: Exchange, card: ModelCard) -> AsyncIterator[Chunk]:

@@ -92,6 +92,8 @@ class ChatRequest:
     include_usage: bool = False
     user_label: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    base64_vectors: bool = False
+    """Embeddings only: pack the vectors of the answer."""
     raw_body: bytes | None = field(default=None, repr=False, compare=False)
     """The bytes as received, for upstream pass-through without a second encoding; never logged."""
 
@@ -408,6 +410,8 @@ class Timings:
     guard_us: int | None = None
     route_us: int | None = None
     audit_us: int | None = None
+    overhead_us: int | None = None
+    """From arrival to the backend's start: what the gateway itself added before the model."""
     ttft_us: int | None = None
     total_us: int | None = None
 

@@ -1,0 +1,20 @@
+"""`POST /v1/chat/completions`."""
+
+from __future__ import annotations
+
+from gateway.api.body import BodyReader
+from gateway.api.inference import Inference
+from gateway.api.render import ChatShape
+from gateway.api.schemas import ChatBody, validated
+from gateway.flow.pipeline import Pipeline
+from gateway.flow.values import ChatRequest
+
+PATH = "/v1/chat/completions"
+
+
+def parse(value: object) -> ChatRequest:
+    return validated(ChatBody, value).to_request()
+
+
+def endpoint(pipeline: Pipeline, reader: BodyReader) -> Inference:
+    return Inference(pipeline, reader, parse, ChatShape())

@@ -1,0 +1,20 @@
+"""`POST /v1/completions`: the older, template-free form; the same pipeline and the same rules."""
+
+from __future__ import annotations
+
+from gateway.api.body import BodyReader
+from gateway.api.inference import Inference
+from gateway.api.render import CompletionShape
+from gateway.api.schemas import CompletionBody, validated
+from gateway.flow.pipeline import Pipeline
+from gateway.flow.values import ChatRequest
+
+PATH = "/v1/completions"
+
+
+def parse(value: object) -> ChatRequest:
+    return validated(CompletionBody, value).to_request()
+
+
+def endpoint(pipeline: Pipeline, reader: BodyReader) -> Inference:
+    return Inference(pipeline, reader, parse, CompletionShape())

@@ -1,0 +1,55 @@
+"""`POST /v1/embeddings`: through the same pipeline; one chunk carries all vectors."""
+
+from __future__ import annotations
+
+import base64
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from starlette.types import Send
+
+from gateway.api.body import BodyReader
+from gateway.api.headers import answer_headers
+from gateway.api.inference import Inference, respond
+from gateway.api.render import ChatShape, extension
+from gateway.api.schemas import EmbeddingBody, validated
+from gateway.flow.answer import Answer
+from gateway.flow.pipeline import Pipeline
+from gateway.flow.values import ChatRequest
+
+PATH = "/v1/embeddings"
+
+
+def parse(value: object) -> ChatRequest:
+    return validated(EmbeddingBody, value).to_request()
+
+
+class Embeddings(Inference):
+    async def _whole(self, answer: Answer, send: Send) -> None:
+        vectors: Sequence[Sequence[float]] = ()
+        async for chunk in answer:
+            vectors = chunk.vectors or vectors
+        exchange = answer.exchange
+        encode = packed if exchange.request is not None and exchange.request.base64_vectors else list
+        body: dict[str, Any] = {
+            "object": "list",
+            "data": [
+                {"object": "embedding", "index": index, "embedding": encode(vector)}
+                for index, vector in enumerate(vectors)
+            ],
+            "model": exchange.served.id if exchange.served is not None else "",
+            "usage": {"prompt_tokens": exchange.usage.prompt_tokens, "total_tokens": exchange.usage.prompt_tokens},
+            "x_esclusa": extension(exchange, None),
+        }
+        await respond(send, orjson.dumps(body), answer_headers(exchange, final=True))
+
+
+def packed(vector: Sequence[float]) -> str:
+    """Base64 of little-endian 32-bit floats: what the OpenAI SDK asks for by default."""
+    return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()
+
+
+def endpoint(pipeline: Pipeline, reader: BodyReader) -> Inference:
+    return Embeddings(pipeline, reader, parse, ChatShape())

@@ -1,0 +1,117 @@
+"""Every error in OpenAI's shape: the body, and the handlers that catch what is raised outside our own tree.
+
+The input is never echoed, and no stack trace, SQL or path leaves; the log has the rest under the request id.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gateway.errors import GatewayError, InvalidRequest, UnknownField
+
+_log = logging.getLogger("esclusa.api")
+
+
+def error_object(error: GatewayError, request_id: str | None) -> dict[str, Any]:
+    body: dict[str, Any] = {
+        "message": error.message,
+        "type": error.type,
+        "code": error.code,
+        "param": error.param,
+    }
+    if error.hint is not None:
+        body["hint"] = error.hint
+    body["request_id"] = request_id
+    return {"error": body}
+
+
+def error_body(error: GatewayError, request_id: str | None) -> bytes:
+    return orjson.dumps(error_object(error, request_id))
+
+
+def error_response(error: GatewayError, scope: Mapping[str, Any]) -> Response:
+    context = scope.get("state", {}).get("context")
+    return Response(
+        error_body(error, str(context.request_id) if context is not None else None),
+        status_code=error.status,
+        headers=error.headers,
+        media_type="application/json",
+    )
+
+
+def invalid_fields(errors: Sequence[Mapping[str, Any]], *, unknown_code: str = "unsupported_parameter") -> GatewayError:
+    """One error from pydantic's list: the first field, its public path and what was expected, never its value."""
+    first = errors[0]
+    path = [str(part) for part in first["loc"] if part not in ("body", "query", "path") and not _is_tag(part)]
+    param, kind = ".".join(path[:8])[:128] or None, str(first["type"])
+    if kind == "extra_forbidden":
+        if unknown_code == "unknown_field":
+            return UnknownField(f"`{_name(param)}` is not a field of this resource.", param=_name(param))
+        return InvalidRequest(
+            f"`{_name(param)}` is not supported.", code=unknown_code, param=_name(param), hint="remove the parameter"
+        )
+    if kind == "missing":
+        return InvalidRequest(f"`{param}` is required.", code="missing_required_parameter", param=param)
+    if kind in ("value_error", "assertion_error"):
+        reason = str(first.get("ctx", {}).get("error", "")) or "is not valid"
+        return InvalidRequest(f"`{param}` {reason}." if param else f"{reason}.", code="invalid_value", param=param)
+    code = "invalid_type" if kind.endswith("_type") or kind.endswith("_parsing") else "invalid_value"
+    message = str(first["msg"]).rstrip(".")
+    return InvalidRequest(f"`{param}`: {message}." if param else f"{message}.", code=code, param=param)
+
+
+def _name(param: str | None) -> str:
+    """A field name chosen by the caller: shown only when it looks like one."""
+    return param if param is not None and param.replace(".", "").replace("_", "").isalnum() else "(an unknown field)"
+
+
+def _is_tag(part: object) -> bool:
+    """Pydantic puts the names of union members into the path; they mean nothing to a caller."""
+    return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in ("str", "int", "float"))
+
+
+async def _gateway_error(request: Request, error: Exception) -> Response:
+    if not isinstance(error, GatewayError):
+        raise error
+    return error_response(error, request.scope)
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    texts = {
+        404: ("not_found", "This path does not exist."),
+        405: ("method_not_allowed", "This path does not take this method."),
+    }
+    code, message = texts.get(status, ("invalid_request", "The request could not be served."))
+    refused = GatewayError(message, code=code, headers=getattr(error, "headers", None))
+    refused.status = status
+    refused.type = "invalid_request_error" if status < 500 else "server_error"
+    return error_response(refused, request.scope)
+
+
+async def _validation_error(request: Request, error: Exception) -> Response:
+    errors = error.errors() if isinstance(error, RequestValidationError) else []
+    refused = invalid_fields(errors, unknown_code="unknown_field") if errors else InvalidRequest("The body is wrong.")
+    refused.status = 422
+    return error_response(refused, request.scope)
+
+
+async def _unexpected(request: Request, error: Exception) -> Response:
+    _log.error("unexpected failure in a route", exc_info=error)
+    return error_response(GatewayError("The gateway failed on this request."), request.scope)
+
+
+def install_handlers(app: FastAPI) -> None:
+    app.add_exception_handler(GatewayError, _gateway_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(Exception, _unexpected)

@@ -1,0 +1,53 @@
+"""`/livez`, `/readyz`, `/health`: the only routes without a credential. They tell states, never names or addresses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from fastapi import APIRouter
+from starlette.responses import Response
+
+RETRY_AFTER_S = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Readiness:
+    """`parts` maps a dependency to its state; `ready` only when every one that must work does."""
+
+    ready: bool
+    stage: str = "ready"
+    percent: float = 100.0
+    parts: Mapping[str, str] = field(default_factory=dict)
+
+
+def routes(readiness: Callable[[], Readiness]) -> APIRouter:
+    router = APIRouter(tags=["health"])
+
+    @router.get("/livez", summary="The process answers")
+    async def livez() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @router.get("/readyz", summary="The gateway can serve; 503 with the stage while it loads")
+    async def readyz() -> Response:
+        return _answer(readiness())
+
+    @router.get("/health", summary="The same as /readyz")
+    async def health() -> Response:
+        return _answer(readiness())
+
+    return router
+
+
+def _answer(state: Readiness) -> Response:
+    body: dict[str, Any] = {
+        "status": "ready" if state.ready else "loading" if state.stage not in ("ready", "failed") else "unavailable",
+        "stage": state.stage,
+        "percent": round(state.percent, 1),
+        "parts": dict(state.parts),
+    }
+    headers = {} if state.ready else {"retry-after": str(RETRY_AFTER_S)}
+    status = 200 if state.ready else 503
+    return Response(orjson.dumps(body), status_code=status, headers=headers, media_type="application/json")

@@ -1,0 +1,122 @@
+"""The ASGI endpoint of every route that runs a model: body in, answer out, streamed or whole.
+
+One class for all of them, so that authorisation, limits and audit cannot differ between routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+
+import orjson
+from starlette.types import Receive, Scope, Send
+
+from gateway.api.body import BodyReader, ClientGone, parse_json
+from gateway.api.credentials import read_credential
+from gateway.api.errors import error_object
+from gateway.api.hangup import Hangup
+from gateway.api.headers import Headers, answer_headers
+from gateway.api.render import Parts, Shape, envelope, extension, usage_object, whole_answer
+from gateway.api.sse import EventStream, frame
+from gateway.errors import GatewayError
+from gateway.flow.answer import Answer
+from gateway.flow.context import RequestContext
+from gateway.flow.pipeline import Arrival, Pipeline, known
+from gateway.flow.values import ChatRequest, Chunk
+
+Parse = Callable[[object], ChatRequest]
+
+
+class Inference:
+    """`parse` turns JSON into a request; `shape` turns chunks into the route's objects."""
+
+    def __init__(self, pipeline: Pipeline, reader: BodyReader, parse: Parse, shape: Shape) -> None:
+        self._pipeline = pipeline
+        self._reader = reader
+        self._parse = parse
+        self._shape = shape
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context: RequestContext = scope["state"]["context"]
+        hangup = Hangup(receive)
+        arrival = Arrival(
+            context=context,
+            credential=partial(read_credential, scope["headers"]),
+            receive=partial(self._read, scope, receive, hangup),
+            gone=hangup.gone,
+        )
+        try:
+            async with await self._pipeline.answer(arrival) as answer:
+                if known(answer.exchange.request).stream:
+                    await self._stream(answer, send, hangup)
+                else:
+                    await self._whole(answer, send)
+        except asyncio.CancelledError:
+            if not hangup.gone():
+                raise
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()  # nobody is left to answer; the record is written
+        finally:
+            hangup.stop()
+
+    async def _read(self, scope: Scope, receive: Receive, hangup: Hangup) -> ChatRequest:
+        try:
+            raw = await self._reader.read(scope["headers"], receive)
+        except ClientGone:
+            hangup.leave()
+            raise asyncio.CancelledError from None
+        hangup.start()
+        return self._parse(parse_json(raw))
+
+    async def _whole(self, answer: Answer, send: Send) -> None:
+        request = known(answer.exchange.request)
+        choices = [Parts() for _ in range(request.params.n)]
+        async for chunk in answer:
+            choices[chunk.index].add(chunk)
+        body = orjson.dumps(whole_answer(self._shape, answer.exchange, choices))
+        await respond(send, body, answer_headers(answer.exchange, final=True))
+
+    async def _stream(self, answer: Answer, send: Send, hangup: Hangup) -> None:
+        request = known(answer.exchange.request)
+        head = envelope(self._shape, answer.exchange, streaming=True)
+        if request.include_usage:
+            head["usage"] = None
+        opened: dict[int, int] = {}
+        async with EventStream(send, answer_headers(answer.exchange, final=False), hangup.leave) as events:
+            try:
+                async for chunk in answer:
+                    if data := self._frames(answer, head, opened, chunk):
+                        await events.write(data)
+            except GatewayError as error:
+                await events.fail(error_object(error, str(answer.exchange.request_id)))
+                return
+            tail = b""
+            if request.include_usage:
+                exchange = answer.exchange
+                usage = {"choices": [], "usage": usage_object(exchange.usage)}
+                tail = frame({**head, **usage, "x_esclusa": extension(exchange, exchange.stop_cause)})
+            await events.finish(tail)
+
+    def _frames(self, answer: Answer, head: dict[str, object], opened: dict[int, int], chunk: Chunk) -> bytes:
+        """The bytes of one chunk: its choice's opening when it is the first, then its delta."""
+        data = b""
+        if chunk.index not in opened:
+            opened[chunk.index] = 0
+            opening = self._shape.opening(chunk.index)
+            if opening is not None:
+                data = frame({**head, "choices": [opening]})
+        if not chunk.text and not chunk.logprobs and chunk.finish_reason is None:
+            return data
+        body = {**head, "choices": [self._shape.delta(chunk, opened[chunk.index])]}
+        opened[chunk.index] += len(chunk.text)
+        if chunk.stop_cause is not None:
+            body["x_esclusa"] = extension(answer.exchange, chunk.stop_cause)
+        return data + frame(body)
+
+
+async def respond(send: Send, body: bytes, headers: Headers, status: int = 200) -> None:
+    base = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": base + headers})
+    await send({"type": "http.response.body", "body": body})

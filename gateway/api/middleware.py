@@ -1,0 +1,181 @@
+"""The first and last thing a request meets, pure ASGI: its id and context, header rules, admission, the access log.
+
+Authentication is not here: it is attached to every route, because a middleware can be walked around (T15).
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from dataclasses import dataclass
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gateway.api.errors import error_body
+from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Unavailable
+from gateway.flow.context import Client, Clock, IdSource, RequestContext
+
+_access = logging.getLogger("esclusa.access")
+_HOST = re.compile(rb"\A(?:[A-Za-z0-9_.-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
+_LABEL = re.compile(rb"\A[\x21-\x7e]{1,128}\Z")
+_TRACEPARENT = re.compile(rb"\A[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
+PROBES = frozenset({"/livez", "/readyz", "/health"})
+MAX_HEADERS = 100
+SECURITY_HEADERS = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"cache-control", b"no-store"),
+    (b"referrer-policy", b"no-referrer"),
+]
+
+
+@dataclass(slots=True)
+class InFlight:
+    """How many requests are being served; read by metrics."""
+
+    count: int = 0
+    rejected: int = 0
+
+
+class Front:
+    """Outermost application. Puts `RequestContext` into `scope["state"]["context"]`."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        clock: Clock,
+        ids: IdSource,
+        in_flight: InFlight,
+        max_in_flight: int,
+        max_header_bytes: int,
+        request_timeout_s: float,
+        allowed_hosts: tuple[str, ...] = ("*",),
+        trusted_proxies: tuple[str, ...] = (),
+    ) -> None:
+        self._app, self._clock, self._ids, self._in_flight = app, clock, ids, in_flight
+        self._max_in_flight, self._max_header_bytes = max_in_flight, max_header_bytes
+        self._request_timeout_s = request_timeout_s
+        self._hosts = None if "*" in allowed_hosts else frozenset(host.lower().encode() for host in allowed_hosts)
+        self._trusted = frozenset(trusted_proxies)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            await self._serve(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await send({"type": "websocket.close", "code": 1000})
+        else:
+            await self._app(scope, receive, send)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
+        context, refusal = self._examine(scope)
+        scope.setdefault("state", {})["context"] = context
+        extra = [(b"x-request-id", str(context.request_id).encode()), *SECURITY_HEADERS]
+        if context.client.client_request_id is not None:
+            extra.append((b"x-client-request-id", context.client.client_request_id.encode()))
+        status = 0
+
+        async def finish(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                message["headers"] = [*message.get("headers", ()), *extra]
+            await send(message)
+
+        if refusal is None and self._in_flight.count >= self._max_in_flight and scope["path"] not in PROBES:
+            self._in_flight.rejected += 1
+            refusal = Unavailable("Too many requests are in flight.", code="overloaded", retry_after_s=1)
+        if refusal is not None:
+            await _refuse(refusal, context, finish)
+        else:
+            self._in_flight.count += 1
+            try:
+                await self._app(scope, receive, finish)
+            finally:
+                self._in_flight.count -= 1
+        if _access.isEnabledFor(logging.INFO):
+            _access.info(
+                "request",
+                extra={
+                    "request_id": str(context.request_id),
+                    "method": context.method,
+                    "path": context.route,
+                    "status": status,
+                    "duration_ms": round((self._clock.monotonic_s() - context.started_s) * 1e3, 2),
+                    "client_ip": context.client.ip,
+                },
+            )
+
+    def _examine(self, scope: Scope) -> tuple[RequestContext, GatewayError | None]:
+        size, hosts = 0, 0
+        host = client_id = agent = forwarded = trace = data_class = purpose = None
+        for name, value in scope["headers"]:
+            size += len(name) + len(value) + 4
+            if name == b"host":
+                host, hosts = value, hosts + 1
+            elif name == b"user-agent":
+                agent = value
+            elif name == b"x-request-id":
+                client_id = value if _LABEL.match(value) else None
+            elif name == b"x-forwarded-for":
+                forwarded = value
+            elif name == b"traceparent":
+                trace = _TRACEPARENT.match(value)
+            elif name == b"x-esclusa-data-class":
+                data_class = value
+            elif name == b"x-esclusa-purpose":
+                purpose = value
+        peer = scope["client"][0] if scope.get("client") else None
+        started = self._clock.monotonic_s()
+        context = RequestContext(
+            request_id=self._ids.uuid7(),
+            received_at=self._clock.now(),
+            started_s=started,
+            route=scope["path"][:256],
+            method=scope["method"],
+            client=Client(
+                ip=self._client_ip(peer, forwarded),
+                user_agent=agent.decode("latin-1")[:256] if agent is not None else None,
+                client_request_id=client_id.decode() if client_id is not None else None,
+                forwarded_for=forwarded.decode("latin-1")[:256] if forwarded and peer in self._trusted else None,
+            ),
+            trace_id=trace.group(1).decode() if trace else None,
+            deadline_s=started + self._request_timeout_s,
+            data_class=_label(data_class),
+            purpose=_label(purpose),
+        )
+        if size > self._max_header_bytes or len(scope["headers"]) > MAX_HEADERS:
+            return context, HeadersTooLarge(
+                f"The headers exceed {self._max_header_bytes} bytes or {MAX_HEADERS} lines.",
+                headers={"connection": "close"},
+            )
+        if hosts != 1 or not self._known_host(host or b""):
+            return context, InvalidRequest(
+                "The request needs exactly one `Host` that this gateway serves.",
+                code="invalid_host",
+                headers={"connection": "close"},
+            )
+        return context, None
+
+    def _known_host(self, host: bytes) -> bool:
+        if _HOST.match(host) is None:
+            return False
+        return self._hosts is None or host.lower().rsplit(b":", 1)[0] in self._hosts or host.lower() in self._hosts
+
+    def _client_ip(self, peer: str | None, forwarded: bytes | None) -> str | None:
+        """The nearest address that is not one of our proxies; a stranger's `X-Forwarded-For` is only a label."""
+        if forwarded is None or peer not in self._trusted:
+            return peer
+        hops = [hop.strip() for hop in forwarded.decode("latin-1").split(",")]
+        return next((hop for hop in reversed(hops) if hop not in self._trusted), peer)
+
+
+def _label(value: bytes | None) -> str | None:
+    return value.decode() if value is not None and _LABEL.match(value) else None
+
+
+async def _refuse(error: GatewayError, context: RequestContext, send: Send) -> None:
+    body = error_body(error, str(context.request_id))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

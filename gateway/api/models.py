@@ -1,0 +1,50 @@
+"""`GET /v1/models` and `/v1/models/{id}`: what this caller may use, nothing else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import APIRouter, Request
+
+from gateway.api.credentials import read_credential
+from gateway.flow.context import RequestContext
+from gateway.flow.ports import Authenticator, Authorizer
+from gateway.flow.refusals import unknown_model
+from gateway.flow.values import ModelCard
+
+
+def routes(authenticator: Authenticator, authorizer: Authorizer) -> APIRouter:
+    router = APIRouter(tags=["models"])
+
+    async def visible(request: Request) -> tuple[ModelCard, ...]:
+        context: RequestContext = request.scope["state"]["context"]
+        principal = await authenticator.authenticate(read_credential(request.scope["headers"]), context)
+        return authorizer.visible_models(principal, context)
+
+    @router.get("/v1/models", summary="The models you may use")
+    async def list_models(request: Request) -> dict[str, Any]:
+        return {"object": "list", "data": [model_object(card) for card in await visible(request)]}
+
+    @router.get("/v1/models/{model_id:path}", summary="One model you may use")
+    async def one_model(request: Request, model_id: str) -> dict[str, Any]:
+        for card in await visible(request):
+            if card.id == model_id:
+                return model_object(card)
+        raise unknown_model()
+
+    return router
+
+
+def model_object(card: ModelCard) -> dict[str, Any]:
+    return {
+        "id": card.id,
+        "object": "model",
+        "created": card.created,
+        "owned_by": card.owned_by,
+        "x_esclusa": {
+            "tier": card.tier,
+            "virtual": card.virtual,
+            "context_window": card.context_window,
+            "actions": list(card.actions),
+        },
+    }

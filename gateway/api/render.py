@@ -1,0 +1,188 @@
+"""Chunks become OpenAI-shaped objects: whole answers and stream frames of chat and text completions.
+
+Pure. A `Shape` knows the names of one route's objects; nothing here knows HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gateway.flow.values import Chunk, Exchange, TokenLogprob, Usage
+
+
+class Shape(Protocol):
+    """One route's way of showing an answer."""
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        """The choice of the frame that comes before a choice's first text, or None."""
+        ...
+
+    def delta(self, chunk: Chunk, offset: int) -> dict[str, Any]: ...
+
+    def whole(self, index: int, parts: Parts) -> dict[str, Any]: ...
+
+    @property
+    def id_prefix(self) -> str: ...
+
+    @property
+    def object(self) -> str: ...
+
+    @property
+    def chunk_object(self) -> str: ...
+
+
+@dataclass(slots=True)
+class Parts:
+    """One choice as collected from its chunks."""
+
+    text: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    finish_reason: str | None = None
+    stop_cause: str | None = None
+    prompt_logprobs: Sequence[TokenLogprob | None] | None = None
+
+    def add(self, chunk: Chunk) -> None:
+        if chunk.text:
+            self.text.append(chunk.text)
+        self.logprobs.extend(chunk.logprobs)
+        if chunk.finish_reason is not None:
+            self.finish_reason, self.stop_cause = chunk.finish_reason, chunk.stop_cause
+        if chunk.prompt_logprobs is not None:
+            self.prompt_logprobs = chunk.prompt_logprobs
+
+
+class ChatShape:
+    id_prefix = "chatcmpl-"
+    object = "chat.completion"
+    chunk_object = "chat.completion.chunk"
+
+    def opening(self, index: int) -> dict[str, Any] | None:
+        delta = {"role": "assistant", "content": ""}
+        return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+
+    def delta(self, chunk: Chunk, offset: int) -> dict[str, Any]:  # noqa: ARG002
+        return {
+            "index": chunk.index,
+            "delta": {"content": chunk.text} if chunk.text or chunk.finish_reason is None else {},
+            "logprobs": _chat_logprobs(chunk.logprobs) if chunk.logprobs else None,
+            "finish_reason": chunk.finish_reason,
+        }
+
+    def whole(self, index: int, parts: Parts) -> dict[str, Any]:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": "".join(parts.text), "refusal": None},
+            "logprobs": _chat_logprobs(parts.logprobs) if parts.logprobs else None,
+            "finish_reason": parts.finish_reason,
+        }
+
+
+class CompletionShape:
+    id_prefix = "cmpl-"
+    object = "text_completion"
+    chunk_object = "text_completion"
+
+    def opening(self, index: int) -> dict[str, Any] | None:  # noqa: ARG002
+        return None
+
+    def delta(self, chunk: Chunk, offset: int) -> dict[str, Any]:
+        return {
+            "index": chunk.index,
+            "text": chunk.text,
+            "logprobs": _completion_logprobs(chunk.logprobs, offset) if chunk.logprobs else None,
+            "finish_reason": chunk.finish_reason,
+        }
+
+    def whole(self, index: int, parts: Parts) -> dict[str, Any]:
+        choice: dict[str, Any] = {
+            "index": index,
+            "text": "".join(parts.text),
+            "logprobs": _completion_logprobs(parts.logprobs, 0) if parts.logprobs else None,
+            "finish_reason": parts.finish_reason,
+        }
+        if parts.prompt_logprobs is not None:
+            choice["prompt_logprobs"] = prompt_logprobs_object(parts.prompt_logprobs)
+        return choice
+
+
+def envelope(shape: Shape, exchange: Exchange, *, streaming: bool) -> dict[str, Any]:
+    """The fields that every object of one answer shares."""
+    return {
+        "id": f"{shape.id_prefix}{exchange.request_id.hex}",
+        "object": shape.chunk_object if streaming else shape.object,
+        "created": int(exchange.context.received_at.timestamp()),
+        "model": exchange.served.id if exchange.served is not None else "",
+    }
+
+
+def whole_answer(shape: Shape, exchange: Exchange, choices: Sequence[Parts]) -> dict[str, Any]:
+    body = envelope(shape, exchange, streaming=False)
+    body["choices"] = [shape.whole(index, parts) for index, parts in enumerate(choices)]
+    body["usage"] = usage_object(exchange.usage)
+    if isinstance(shape, ChatShape) and choices[0].prompt_logprobs is not None:
+        body["prompt_logprobs"] = prompt_logprobs_object(choices[0].prompt_logprobs)
+    body["x_esclusa"] = extension(exchange, next((part.stop_cause for part in choices if part.stop_cause), None))
+    return body
+
+
+def extension(exchange: Exchange, stop_cause: str | None) -> dict[str, Any]:
+    """Our own key in a body: which model ran, why, under which policy, and why it was stopped early."""
+    plan, decision = exchange.plan, exchange.decision
+    body: dict[str, Any] = {
+        "request_id": str(exchange.request_id),
+        "route": plan.route if plan is not None else None,
+        "policy_version": decision.policy_version if decision is not None else None,
+        "cost_micro": exchange.cost_micro,
+    }
+    if stop_cause is not None:
+        body["stop"] = stop_cause
+    return body
+
+
+def usage_object(usage: Usage) -> dict[str, Any]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
+    }
+
+
+def _chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:
+    return {
+        "content": [_entry(entry) | {"top_logprobs": [_entry(top) for top in entry.top]} for entry in entries],
+        "refusal": None,
+    }
+
+
+def _entry(entry: TokenLogprob) -> dict[str, Any]:
+    raw = list(entry.token_bytes) if entry.token_bytes else list(entry.token.encode())
+    return {"token": entry.token, "logprob": entry.logprob, "bytes": raw}
+
+
+def _completion_logprobs(entries: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
+    offsets = []
+    for entry in entries:
+        offsets.append(offset)
+        offset += len(entry.token)
+    return {
+        "tokens": [entry.token for entry in entries],
+        "token_logprobs": [entry.logprob for entry in entries],
+        "top_logprobs": [{top.token: top.logprob for top in entry.top} or None for entry in entries],
+        "text_offset": offsets,
+    }
+
+
+def prompt_logprobs_object(entries: Sequence[TokenLogprob | None]) -> list[dict[str, Any] | None]:
+    """vLLM's form: per prompt position the candidates by token id; the first position has none."""
+    return [
+        None
+        if entry is None
+        else {
+            str(found.token_id): {"logprob": found.logprob, "decoded_token": found.token}
+            for found in (entry, *entry.top)
+        }
+        for entry in entries
+    ]

@@ -1,0 +1,255 @@
+"""What a caller may send to the OpenAI-shaped routes: strict types, hard ranges, nothing unknown.
+
+The allow-list is the defence against parameters that steer routing, templates or files (T21) and against sampling
+abuse (T26). Everything accepted here is honoured by the local engine; a backend refuses what it cannot honour.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, ValidationError
+
+from gateway.api.errors import invalid_fields
+from gateway.api.structured import ResponseFormat, Strict, StructuredOutputs, grammar_of
+from gateway.errors import InvalidRequest
+from gateway.flow.values import Action, ChatRequest, GenerationParams, Message
+
+MAX_CHOICES = 16
+MAX_TOKEN_ID = 2**31 - 1
+Name = Annotated[str, Field(min_length=1, max_length=256)]
+Stop = Annotated[str, Field(min_length=1, max_length=256)]
+TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Output = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+class TextPart(Strict):
+    type: Literal["text"]
+    text: str
+
+
+class OtherPart(Strict):
+    """Recognised only to refuse it with the right reason."""
+
+    type: Literal["image_url", "input_audio", "file", "video_url", "audio_url", "refusal"]
+    image_url: Any = None
+    input_audio: Any = None
+    file: Any = None
+    video_url: Any = None
+    audio_url: Any = None
+    refusal: Any = None
+
+
+Part = Annotated[TextPart | OtherPart, Field(discriminator="type")]
+
+
+class ChatMessage(Strict):
+    """The null fields are what SDKs send back when they append an earlier answer."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | Annotated[list[Part], Field(min_length=1, max_length=256)]
+    name: Annotated[str, Field(max_length=64)] | None = None
+    refusal: None = None
+    tool_calls: None = None
+    function_call: None = None
+    audio: None = None
+    annotations: None = None
+    reasoning_content: None = None
+
+
+class StreamOptions(Strict):
+    include_usage: bool | None = None
+    include_obfuscation: Literal[False] | None = None
+
+
+class Sampling(Strict):
+    """Shared by chat and completions. `None` and absence mean the same."""
+
+    model: Name
+    max_tokens: Output | None = None
+    temperature: Annotated[float, Field(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    logit_bias: (
+        Annotated[
+            dict[Annotated[str, Field(pattern=r"\A[0-9]{1,10}\Z")], Annotated[float, Field(ge=-100, le=100)]],
+            Field(max_length=1024),
+        ]
+        | None
+    ) = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: Annotated[str, Field(max_length=256)] | None = None
+    metadata: (
+        Annotated[
+            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+        ]
+        | None
+    ) = None
+    response_format: ResponseFormat | None = None
+    # vLLM's extensions, under vLLM's names
+    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKEN_ID)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
+    min_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    ignore_eos: bool | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
+    bad_words: Annotated[list[Stop], Field(max_length=128)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=65_536)] | None = None
+    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    guided_json: dict[str, Any] | None = None
+    guided_regex: Annotated[str, Field(min_length=1)] | None = None
+    guided_choice: list[str] | None = None
+    guided_grammar: Annotated[str, Field(min_length=1)] | None = None
+
+    def params(self, *, max_tokens: int | None, logprobs: bool, top_logprobs: int, echo: bool) -> GenerationParams:
+        if self.min_tokens and max_tokens is not None and self.min_tokens > max_tokens:
+            raise InvalidRequest("`min_tokens` is larger than `max_tokens`.", code="invalid_value", param="min_tokens")
+        if self.stream_options is not None and not self.stream:
+            raise InvalidRequest("`stream_options` needs `stream: true`.", code="invalid_value", param="stream_options")
+        grammar = grammar_of(
+            self.response_format,
+            self.structured_outputs,
+            self.guided_json,
+            self.guided_regex,
+            self.guided_choice,
+            self.guided_grammar,
+        )
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+        return GenerationParams(
+            max_tokens=max_tokens,
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=None if self.top_k in (None, -1) else self.top_k,
+            min_p=self.min_p,
+            seed=self.seed,
+            n=self.n or 1,
+            stop=stop,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            presence_penalty=self.presence_penalty or 0.0,
+            frequency_penalty=self.frequency_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
+            logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
+            min_tokens=self.min_tokens or 0,
+            ignore_eos=bool(self.ignore_eos),
+            bad_words=tuple(self.bad_words or ()),
+            allowed_token_ids=tuple(self.allowed_token_ids) if self.allowed_token_ids is not None else None,
+            logprobs=logprobs,
+            top_logprobs=top_logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            echo=echo,
+            grammar=grammar,
+        )
+
+    def request(self, action: Action, params: GenerationParams, **content: Any) -> ChatRequest:
+        return ChatRequest(
+            action=action,
+            model=self.model,
+            params=params,
+            stream=bool(self.stream),
+            include_usage=bool(self.stream_options and self.stream_options.include_usage),
+            user_label=self.user,
+            metadata=self.metadata or {},
+            **content,
+        )
+
+
+class ChatBody(Sampling):
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048)]
+    max_completion_tokens: Output | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+    def to_request(self) -> ChatRequest:
+        if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
+            raise InvalidRequest(
+                "`max_tokens` and `max_completion_tokens` differ.", code="invalid_value", param="max_tokens"
+            )
+        if self.top_logprobs and not self.logprobs:
+            raise InvalidRequest("`top_logprobs` needs `logprobs: true`.", code="invalid_value", param="top_logprobs")
+        params = self.params(
+            max_tokens=self.max_completion_tokens or self.max_tokens,
+            logprobs=bool(self.logprobs),
+            top_logprobs=self.top_logprobs or 0,
+            echo=False,
+        )
+        return self.request("chat", params, messages=tuple(_message(message) for message in self.messages))
+
+
+class CompletionBody(Sampling):
+    prompt: str | Annotated[list[TokenId], Field(min_length=1, max_length=1_000_000)]
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    echo: bool | None = None
+
+    def to_request(self) -> ChatRequest:
+        if self.prompt == "":
+            raise InvalidRequest("`prompt` is empty.", code="invalid_value", param="prompt")
+        params = self.params(
+            max_tokens=self.max_tokens or 16,
+            logprobs=self.logprobs is not None,
+            top_logprobs=self.logprobs or 0,
+            echo=bool(self.echo),
+        )
+        prompt = self.prompt if isinstance(self.prompt, str) else tuple(self.prompt)
+        return self.request("completions", params, prompt=prompt)
+
+
+class EmbeddingBody(Strict):
+    model: Name
+    input: (
+        Annotated[str, Field(min_length=1)]
+        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=2048)]
+    )
+    encoding_format: Literal["float", "base64"] | None = None
+    user: Annotated[str, Field(max_length=256)] | None = None
+
+    def to_request(self) -> ChatRequest:
+        inputs = (self.input,) if isinstance(self.input, str) else tuple(self.input)
+        return ChatRequest(
+            action="embeddings",
+            model=self.model,
+            inputs=inputs,
+            user_label=self.user,
+            base64_vectors=self.encoding_format == "base64",
+        )
+
+
+Body = TypeVar("Body", ChatBody, CompletionBody, EmbeddingBody)
+
+
+def validated(schema: type[Body], value: object) -> Body:
+    """Raises `InvalidRequest` naming the first wrong field, never its value."""
+    try:
+        return schema.model_validate(value)
+    except ValidationError as error:
+        raise invalid_fields(error.errors(include_url=False, include_input=False)) from None
+
+
+def _message(message: ChatMessage) -> Message:
+    if isinstance(message.content, str):
+        return Message(message.role, message.content, message.name)
+    texts = []
+    for part in message.content:
+        if isinstance(part, OtherPart):
+            raise _unsupported_part(part)
+        texts.append(part.text)
+    return Message(message.role, "\n".join(texts), message.name)
+
+
+def _unsupported_part(part: OtherPart) -> InvalidRequest:
+    """A URL is named as such: nothing is ever fetched for a caller (T22)."""
+    source = part.image_url or part.video_url or part.audio_url
+    address = source.get("url") if isinstance(source, dict) else source
+    if isinstance(address, str) and not address.startswith("data:"):
+        return InvalidRequest(
+            "The gateway fetches no URLs.", code="url_not_allowed", param="messages.content", hint="send text"
+        )
+    return InvalidRequest(
+        f"Content of type `{part.type}` is not supported.", code="unsupported_parameter", param="messages.content"
+    )

@@ -1,0 +1,99 @@
+"""A stream of server-sent events, byte-exact: frames, heartbeats, in-band errors, `[DONE]` only after a clean end.
+
+Knows the wire, not the meaning of what it carries. A reader that stops reading is let go after `stall_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+from starlette.types import Send
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+SSE_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+def frame(value: Mapping[str, Any]) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"
+
+
+class EventStream:
+    """One response. `write` frames, then `finish` or `fail`; as a context manager it stops its timer."""
+
+    def __init__(
+        self,
+        send: Send,
+        headers: list[tuple[bytes, bytes]],
+        on_stall: Callable[[], None],
+        *,
+        heartbeat_s: float = 15.0,
+        stall_s: float = 30.0,
+    ) -> None:
+        self._send = send
+        self._headers = headers
+        self._on_stall = on_stall
+        self._heartbeat_s = heartbeat_s
+        self._stall_s = stall_s
+        self._loop = asyncio.get_running_loop()
+        self._started = False
+        self._writing_since: float | None = None
+        self._wrote_at = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+        self._ping: asyncio.Task[None] | None = None
+        self._task = asyncio.current_task()
+
+    async def __aenter__(self) -> EventStream:
+        self._arm()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._ping is not None:
+            self._ping.cancel()
+
+    async def write(self, data: bytes) -> None:
+        if not self._started:
+            self._started = True
+            start = {"type": "http.response.start", "status": 200, "headers": [*SSE_HEADERS, *self._headers]}
+            await self._send(start)
+        await self._body(data, more=True)
+
+    async def finish(self, data: bytes) -> None:
+        await self.write(data + DONE)
+        await self._body(b"", more=False)
+
+    async def fail(self, error: Mapping[str, Any]) -> None:
+        """In-band, and without `[DONE]`: a broken answer must not look like a whole one."""
+        await self.write(frame(error))
+        await self._body(b"", more=False)
+
+    async def _body(self, data: bytes, *, more: bool) -> None:
+        self._writing_since = self._loop.time()
+        await self._send({"type": "http.response.body", "body": data, "more_body": more})
+        self._writing_since = None
+        self._wrote_at = self._loop.time()
+
+    def _arm(self) -> None:
+        self._timer = self._loop.call_later(self._heartbeat_s, self._beat)
+
+    def _beat(self) -> None:
+        now = self._loop.time()
+        if self._writing_since is not None:
+            if now - self._writing_since >= self._stall_s and self._task is not None:
+                self._on_stall()
+                self._task.cancel()
+                return
+        elif self._started and now - self._wrote_at >= self._heartbeat_s / 2 and not self._pinging():
+            self._ping = self._loop.create_task(self._body(PING, more=True))
+        self._arm()
+
+    def _pinging(self) -> bool:
+        return self._ping is not None and not self._ping.done()

@@ -1,0 +1,138 @@
+"""Structured output: OpenAI's `response_format` and vLLM's constraints become one grammar value, within hard limits.
+
+A schema is a program that an engine must compile: its size, depth, patterns and references are bounded here (T25).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.errors import InvalidRequest
+
+MAX_SCHEMA_NODES = 10_000
+MAX_SCHEMA_DEPTH = 48
+MAX_PATTERN = 512
+MAX_CHOICES = 1_000
+MAX_GRAMMAR = 16_384
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
+
+
+class JsonSchema(Strict):
+    name: Annotated[str, Field(max_length=64, pattern=r"\A[A-Za-z0-9_-]+\Z")] = "answer"
+    description: Annotated[str, Field(max_length=4096)] | None = None
+    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class ResponseFormat(Strict):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(Strict):
+    """vLLM's object of the same name."""
+
+    json_: Annotated[dict[str, Any] | None, Field(alias="json")] = None
+    regex: str | None = None
+    choice: list[str] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
+
+
+def grammar_of(
+    response_format: ResponseFormat | None,
+    structured: StructuredOutputs | None,
+    guided_json: dict[str, Any] | None,
+    guided_regex: str | None,
+    guided_choice: list[str] | None,
+    guided_grammar: str | None,
+) -> Mapping[str, Any] | None:
+    """The one constraint of a request, or None. Raises `InvalidRequest` when two are given or one is too complex."""
+    found: list[tuple[str, str, Any]] = []
+    if response_format is not None and response_format.type == "json_object":
+        found.append(("response_format", "json_object", None))
+    elif response_format is not None and response_format.type == "json_schema":
+        if response_format.json_schema is None or response_format.json_schema.schema_ is None:
+            raise InvalidRequest(
+                "`response_format.json_schema.schema` is required.",
+                code="missing_required_parameter",
+                param="response_format.json_schema.schema",
+            )
+        found.append(("response_format.json_schema.schema", "json_schema", response_format.json_schema.schema_))
+    if structured is not None:
+        named = {
+            "json": ("json_schema", structured.json_),
+            "regex": ("regex", structured.regex),
+            "choice": ("choice", structured.choice),
+            "grammar": ("grammar", structured.grammar),
+        }
+        found += [
+            (f"structured_outputs.{name}", kind, value) for name, (kind, value) in named.items() if value is not None
+        ]
+        if structured.json_object:
+            found.append(("structured_outputs.json_object", "json_object", None))
+    guided = {
+        "guided_json": ("json_schema", guided_json),
+        "guided_regex": ("regex", guided_regex),
+        "guided_choice": ("choice", guided_choice),
+        "guided_grammar": ("grammar", guided_grammar),
+    }
+    found += [(name, kind, value) for name, (kind, value) in guided.items() if value is not None]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise InvalidRequest(
+            "More than one constraint on the answer was given.",
+            code="invalid_value",
+            param=found[1][0],
+            hint="send only one of `response_format`, `structured_outputs`, `guided_*`",
+        )
+    param, kind, value = found[0]
+    _bound(param, kind, value)
+    return {"type": kind, "value": value}
+
+
+def _bound(param: str, kind: str, value: Any) -> None:
+    if kind == "json_schema":
+        _bound_schema(param, value)
+    elif kind == "regex" and len(value) > MAX_PATTERN:
+        raise _complex(param, f"a pattern of at most {MAX_PATTERN} characters")
+    elif kind == "grammar" and len(value) > MAX_GRAMMAR:
+        raise _complex(param, f"a grammar of at most {MAX_GRAMMAR} characters")
+    elif kind == "choice" and not (0 < len(value) <= MAX_CHOICES and all(0 < len(text) <= 4096 for text in value)):
+        raise InvalidRequest(
+            f"`{param}` must hold 1 to {MAX_CHOICES} non-empty choices.", code="invalid_value", param=param
+        )
+
+
+def _bound_schema(param: str, schema: object) -> None:
+    nodes, queue = 0, [(schema, 0)]
+    while queue:
+        node, depth = queue.pop()
+        nodes += 1
+        if nodes > MAX_SCHEMA_NODES or depth > MAX_SCHEMA_DEPTH:
+            raise _complex(param, f"at most {MAX_SCHEMA_NODES} nodes and {MAX_SCHEMA_DEPTH} levels")
+        if isinstance(node, dict):
+            for key, value in node.items():
+                if key == "pattern" and isinstance(value, str) and len(value) > MAX_PATTERN:
+                    raise _complex(param, f"patterns of at most {MAX_PATTERN} characters")
+                if key == "$ref" and isinstance(value, str) and not value.startswith("#"):
+                    raise InvalidRequest(
+                        f"`{param}` refers to another document.",
+                        code="url_not_allowed",
+                        param=param,
+                        hint="only references within the schema (`#/...`) are followed",
+                    )
+                queue.append((value, depth + 1))
+        elif isinstance(node, list):
+            queue += [(value, depth + 1) for value in node]
+
+
+def _complex(param: str, limit: str) -> InvalidRequest:
+    return InvalidRequest(f"`{param}` is too complex: {limit} are accepted.", code="schema_too_complex", param=param)
