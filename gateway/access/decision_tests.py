@@ -1,4 +1,4 @@
-"""Tests that travel with a policy, run on every write and by `esclusa policy test`. Pure: requests use the same `evaluate`."""
+"""Tests that travel with a policy, run on every write and by `esclusa policy test`. Pure: they call `evaluate`."""
 
 from __future__ import annotations
 

@@ -1,35 +1,62 @@
-"""The policy in force: which snapshot serves, since when it is confirmed, and what it decides.
+"""The policy in force: which snapshot serves, since when it is confirmed, and how it stays current.
 
-Decides nothing itself (`evaluator` does) and speaks to the database only through the repository.
+Decides nothing (`evaluator` does) and changes nothing (`editor` does); speaks to the database through the repository.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import Literal
 
-from gateway.access.compiler import compile_policy
+from gateway.access.compiler import compile_policy, located
+from gateway.access.decision_tests import failing_tests
 from gateway.access.document import PolicySet
 from gateway.access.evaluator import evaluate
 from gateway.access.parsing import parse_source
+from gateway.access.problems import PolicyInvalid
+from gateway.access.repository import CHANNEL, PolicyRepository
 from gateway.access.snapshot import Snapshot
 from gateway.access.source import read_source
+from gateway.access.store import SavedPolicy, SnapshotFile
+from gateway.access.versions import SYSTEM, NewVersion, StoredVersion, Syntax
 from gateway.access.vocabulary import INFERENCE_ACTIONS
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.values import Decision, ModelCard, Principal
 from gateway.settings import AccessSettings
+from gateway.storage.postgres import Listener
+
+SAVE_EVERY_S = 60.0
+"""How often an unchanged policy's confirmation is written to disk."""
+_log = logging.getLogger("esclusa.access")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessStatus:
+    """For readiness and the console. `age_s`: since the database last confirmed the version, None without one."""
+
+    state: Literal["ready", "degraded", "unavailable"]
+    version: int | None
+    etag: str | None
+    age_s: float | None
+    reason: str = ""
 
 
 class AccessService:
-    """Implements `flow.ports.Authorizer`."""
+    """Implements `flow.ports.Authorizer`. Without a repository the seed file is the policy, as version 1."""
 
     def __init__(
         self,
         *,
         catalog: Sequence[ModelCard],
         clock: Clock,
-        repository: None = None,
+        repository: PolicyRepository | None = None,
         seed: Path,
         settings: AccessSettings,
     ) -> None:
@@ -38,14 +65,46 @@ class AccessService:
         self._repository = repository
         self._seed = seed
         self._settings = settings
+        self._file = SnapshotFile(settings.snapshot_dir) if settings.snapshot_dir is not None else None
         self._snapshot: Snapshot | None = None
+        self._stored: StoredVersion | None = None
+        self._confirmed_s: float | None = None
+        self._saved_s: float | None = None
+        self._reachable = True
+        self._refreshing = asyncio.Lock()
+        self._woken = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Load the policy in force. Raises `ConfigError` when the seed file is wrong."""
-        self._snapshot = self._compile_seed()
+        """Load the policy in force, seeding an empty database, and watch for changes from then on.
+
+        Raises `ConfigError` when the seed file is wrong. A database that is down does not stop the start: the local
+        copy serves while it is fresh enough, and otherwise `decide` answers 503 until the database is back.
+        """
+        seed = self._read_seed()
+        if self._repository is None:
+            self._snapshot = self._compile(StoredVersion(1, seed, self._clock.now()))
+            return
+        try:
+            if await self._repository.current_number() is None:
+                await self._repository.seed(seed)
+            await self.refresh()
+        except Unavailable as error:
+            _log.warning("the policy store cannot be reached at start (%s)", error.detail)
+            self._reachable = False
+            await self._load_local()
+        listener = Listener(self._repository.database_url, [CHANNEL], self._notified)
+        self._tasks = [asyncio.create_task(listener.run()), asyncio.create_task(self._poll())]
+        for task in self._tasks:
+            task.add_done_callback(_report_end)
 
     async def close(self) -> None:
-        pass
+        for task in self._tasks:
+            task.cancel()
+        for task in self._tasks:
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        self._tasks = []
 
     def decide(self, principal: Principal, action: str, model: ModelCard | None, context: RequestContext) -> Decision:
         return evaluate(self.snapshot, principal, action, model, context)
@@ -70,12 +129,126 @@ class AccessService:
 
     @property
     def snapshot(self) -> Snapshot:
-        """Raises `Unavailable` (503 `policy_unavailable`) when nothing may be served."""
+        """The snapshot in force. Raises `Unavailable` (503 `policy_unavailable`) when none may be served any more."""
         if self._snapshot is None:
             raise Unavailable("The policy is not available.", code="policy_unavailable")
+        if self._confirmed_s is not None and self._clock.monotonic_s() - self._confirmed_s > self._settings.max_stale_s:
+            raise Unavailable("The policy has not been confirmed for too long.", code="policy_unavailable")
         return self._snapshot
 
-    def _compile_seed(self) -> Snapshot:
+    @property
+    def catalog(self) -> tuple[ModelCard, ...]:
+        return self._catalog
+
+    @property
+    def repository(self) -> PolicyRepository | None:
+        return self._repository
+
+    @property
+    def settings(self) -> AccessSettings:
+        return self._settings
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
+    @property
+    def stored(self) -> StoredVersion | None:
+        """The version in force with its text and author; None without a database."""
+        return self._stored
+
+    def status(self) -> AccessStatus:
+        snapshot = self._snapshot
+        age = None if self._confirmed_s is None else self._clock.monotonic_s() - self._confirmed_s
+        if snapshot is None:
+            return AccessStatus("unavailable", None, None, age, "no policy could be loaded")
+        if age is not None and age > self._settings.max_stale_s:
+            return AccessStatus("unavailable", snapshot.version, snapshot.etag, age, "unconfirmed for too long")
+        if not self._reachable:
+            return AccessStatus("degraded", snapshot.version, snapshot.etag, age, "the policy store cannot be reached")
+        return AccessStatus("ready", snapshot.version, snapshot.etag, age)
+
+    def update_catalog(self, catalog: Sequence[ModelCard]) -> None:
+        """Compile the policy in force against a changed catalogue; wildcards reach no added model by that."""
+        if self._snapshot is not None:
+            self._snapshot = compile_policy(
+                self._snapshot.document,
+                version=self._snapshot.version,
+                catalog=catalog,
+                known_models=self._snapshot.known_models,
+            )
+        self._catalog = tuple(catalog)
+
+    async def refresh(self) -> None:
+        """Ask the database which version is in force and put it in force here. Raises `Unavailable`."""
+        if self._repository is None:
+            return
+        async with self._refreshing:
+            asked_s = self._clock.monotonic_s()
+            number = await self._repository.current_number()
+            self._reachable = True
+            if self._stored is None or self._stored.version != number:
+                stored = await self._repository.current()
+                if stored is None:
+                    raise Unavailable("The policy is not available.", code="policy_unavailable", detail="no head row")
+                self._snapshot = await asyncio.to_thread(self._compile, stored)
+                self._stored = stored
+                self._saved_s = None
+                _log.info("policy version %d is in force", stored.version)
+            self._confirmed_s = asked_s
+            await self._save_local()
+
+    async def _poll(self) -> None:
+        while True:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._woken.wait(), self._settings.poll_s)
+            self._woken.clear()
+            try:
+                await self.refresh()
+            except Unavailable as error:
+                if self._reachable:
+                    _log.warning("the policy store cannot be reached (%s); the last good policy serves", error.detail)
+                self._reachable = False
+            except PolicyInvalid as error:
+                _log.error("the stored policy cannot be used by this build; the last good one serves: %s", error)
+                self._reachable = False
+
+    async def _notified(self, _channel: str, _payload: str | None) -> None:
+        self._woken.set()
+
+    async def _save_local(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if self._file is None or self._stored is None:
+            return
+        if self._saved_s is None or now_s - self._saved_s >= SAVE_EVERY_S:
+            self._saved_s = now_s
+            await asyncio.to_thread(self._file.save, SavedPolicy(self._stored, self._clock.now()))
+
+    async def _load_local(self) -> None:
+        saved = await asyncio.to_thread(self._file.load) if self._file is not None else None
+        if saved is None:
+            return
+        age_s = (self._clock.now() - saved.confirmed_at) / timedelta(seconds=1)
+        if age_s > self._settings.max_stale_s:
+            _log.error("the local policy copy is %.0f s old; it will not be used", age_s)
+            return
+        self._snapshot = await asyncio.to_thread(self._compile, saved.stored)
+        self._stored = saved.stored
+        self._confirmed_s = self._clock.monotonic_s() - max(age_s, 0.0)
+
+    def _compile(self, stored: StoredVersion) -> Snapshot:
+        content = stored.content
+        source = read_source(content.source, name=f"policy version {stored.version}", syntax=content.syntax)
+        return compile_policy(
+            parse_source(source, PolicySet),
+            version=stored.version,
+            catalog=self._catalog,
+            known_models=frozenset(content.known_models),
+            source=source,
+        )
+
+    def _read_seed(self) -> NewVersion:
+        """The seed file, checked as strictly as a write: references and embedded tests included."""
         try:
             raw = self._seed.read_bytes()
         except OSError as error:
@@ -84,8 +257,19 @@ class AccessService:
                 file=str(self._seed),
                 hint="set `access.policy_file` to a policy document",
             ) from None
-        source = read_source(raw, name=str(self._seed))
-        known = frozenset(card.id for card in self._catalog)
-        return compile_policy(
-            parse_source(source, PolicySet), version=1, catalog=self._catalog, known_models=known, source=source
+        syntax: Syntax = "json" if self._seed.suffix == ".json" else "yaml"
+        source = read_source(raw, name=str(self._seed), syntax=syntax)
+        document = parse_source(source, PolicySet)
+        known = tuple(sorted(card.id for card in self._catalog))
+        snapshot = compile_policy(
+            document, version=1, catalog=self._catalog, known_models=frozenset(known), source=source
         )
+        failed = located(failing_tests(snapshot), source)
+        if failed:
+            raise PolicyInvalid(failed, source.name)
+        return NewVersion(source.text, syntax, document.sha256(), known, SYSTEM, "installed", "seed")
+
+
+def _report_end(task: asyncio.Task[None]) -> None:
+    if not task.cancelled() and task.exception() is not None:
+        _log.error("a policy watcher ended", exc_info=task.exception())

@@ -1,0 +1,93 @@
+"""Tables of the policy history. One policy governs the whole installation, so they are global: no tenant column."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    ARRAY,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKey,
+    Integer,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    Uuid,
+    func,
+)
+
+from gateway.storage.base import metadata
+
+policy_version = Table(
+    "policy_version",
+    metadata,
+    Column("version", Integer, primary_key=True, autoincrement=False),
+    Column("sha256", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("syntax", Text, nullable=False),
+    Column("known_models", ARRAY(Text), nullable=False),
+    Column("author_tenant", Text, nullable=False),
+    Column("author_issuer", Text, nullable=False),
+    Column("author_subject", Text, nullable=False),
+    Column("author_display", Text),
+    Column("reason", Text, nullable=False, server_default=""),
+    Column("origin", Text, nullable=False),
+    Column("restored_from", Integer),
+    Column("approver_tenant", Text),
+    Column("approver_issuer", Text),
+    Column("approver_subject", Text),
+    Column("approver_display", Text),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+    CheckConstraint("syntax IN ('yaml', 'json')", name="syntax"),
+    CheckConstraint("origin IN ('seed', 'change', 'restore', 'binding')", name="origin"),
+    CheckConstraint("version >= 1", name="version"),
+)
+
+policy_head = Table(
+    "policy_head",
+    metadata,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("version", Integer, ForeignKey("policy_version.version"), nullable=False),
+    CheckConstraint("id = 1", name="single"),
+)
+
+policy_proposal = Table(
+    "policy_proposal",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("base_version", Integer, nullable=False),
+    Column("sha256", Text, nullable=False),
+    Column("source", Text, nullable=False),
+    Column("syntax", Text, nullable=False),
+    Column("known_models", ARRAY(Text), nullable=False),
+    Column("author_tenant", Text, nullable=False),
+    Column("author_issuer", Text, nullable=False),
+    Column("author_subject", Text, nullable=False),
+    Column("author_display", Text),
+    Column("reason", Text, nullable=False, server_default=""),
+    Column("origin", Text, nullable=False),
+    Column("restored_from", Integer),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+    Column("state", Text, nullable=False, server_default="pending"),
+    Column("decided_tenant", Text),
+    Column("decided_issuer", Text),
+    Column("decided_subject", Text),
+    Column("decided_display", Text),
+    Column("decided_at", DateTime(timezone=True)),
+    Column("version", Integer, ForeignKey("policy_version.version")),
+    CheckConstraint("state IN ('pending', 'approved', 'rejected')", name="state"),
+)
+
+policy_idempotency = Table(
+    "policy_idempotency",
+    metadata,
+    Column("key", Text, nullable=False),
+    Column("author_issuer", Text, nullable=False),
+    Column("author_subject", Text, nullable=False),
+    Column("request_sha256", Text, nullable=False),
+    Column("version", Integer),
+    Column("proposal", Uuid),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+    PrimaryKeyConstraint("author_issuer", "author_subject", "key"),
+)

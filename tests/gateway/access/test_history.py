@@ -1,0 +1,129 @@
+"""The policy history on a real Postgres: seeding, versions, one winner, propagation, life without the database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+
+from gateway.access.repository import PolicyRepository
+from gateway.access.service import AccessService
+from gateway.access.versions import Author, NewVersion, StaleVersion
+from gateway.errors import Unavailable
+from gateway.flow.context import SystemClock
+from gateway.flow.values import ModelCard
+from gateway.settings import AccessSettings
+from gateway.storage.postgres import make_engine
+
+SEED = Path(__file__).parents[3] / "policies" / "default.yaml"
+CATALOG = (
+    ModelCard("smollm2-135m-instruct", "local", tier="small"),
+    ModelCard("qwen2.5-coder-0.5b-instruct", "local", tier="large"),
+    ModelCard("auto", "router", virtual=True),
+)
+ALICE = Author("acme", "https://idp", "alice")
+
+
+@pytest.fixture
+async def repository(database_url: str) -> AsyncIterator[PolicyRepository]:
+    engine = make_engine(database_url, pool_size=10)
+    yield PolicyRepository(engine)
+    await engine.dispose()
+
+
+ServiceMaker = Callable[..., AccessService]
+
+
+@pytest.fixture
+async def make_service(repository: PolicyRepository) -> AsyncIterator[ServiceMaker]:
+    made: list[AccessService] = []
+
+    def make(**settings: object) -> AccessService:
+        service = AccessService(
+            catalog=CATALOG,
+            clock=SystemClock(),
+            repository=repository,
+            seed=SEED,
+            settings=AccessSettings(**settings),  # type: ignore[arg-type]
+        )
+        made.append(service)
+        return service
+
+    yield make
+    for service in made:
+        await service.close()
+
+
+def changed(text: str) -> NewVersion:
+    return NewVersion(text, "yaml", "0" * 64, tuple(card.id for card in CATALOG), ALICE, "test")
+
+
+async def until(condition: Callable[[], bool], limit_s: float = 5.0) -> float:
+    started = time.monotonic()
+    while not condition():
+        if time.monotonic() - started > limit_s:
+            raise TimeoutError
+        await asyncio.sleep(0.005)
+    return time.monotonic() - started
+
+
+async def test_an_empty_database_is_seeded_from_the_file(make_service: ServiceMaker) -> None:
+    service = make_service()
+    await service.start()
+    assert service.version == 1
+    assert service.stored is not None
+    assert service.stored.content.source == SEED.read_text(encoding="utf-8")
+
+
+async def test_replicas_that_start_together_seed_once(
+    make_service: ServiceMaker, repository: PolicyRepository
+) -> None:
+    await asyncio.gather(*(make_service().start() for _ in range(4)))
+    _, total = await repository.page(before=None, limit=10)
+    assert total == 1
+
+
+async def test_a_change_reaches_another_replica_by_notification(
+    make_service: ServiceMaker, repository: PolicyRepository
+) -> None:
+    first, second = make_service(poll_s=600.0), make_service(poll_s=600.0)
+    await first.start()
+    await second.start()
+    await asyncio.sleep(0.3)
+    await repository.append(changed(SEED.read_text(encoding="utf-8") + "\n# changed"), expected=1)
+    took_s = await until(lambda: first.version == 2 and second.version == 2)
+    assert took_s < 1.0
+
+
+async def test_of_fifty_concurrent_writers_exactly_one_wins_each_version(repository: PolicyRepository) -> None:
+    await repository.seed(changed(SEED.read_text(encoding="utf-8")))
+
+    async def write(number: int) -> int | None:
+        try:
+            return (await repository.append(changed(f"# {number}"), expected=1)).version
+        except StaleVersion:
+            return None
+
+    results = await asyncio.gather(*(write(number) for number in range(50)))
+    assert [version for version in results if version is not None] == [2]
+
+
+async def test_without_any_copy_a_dead_database_means_503(tmp_path: Path) -> None:
+    engine = make_engine("postgresql://nobody@127.0.0.1:1/none")
+    service = AccessService(
+        catalog=CATALOG,
+        clock=SystemClock(),
+        repository=PolicyRepository(engine),
+        seed=SEED,
+        settings=AccessSettings(snapshot_dir=tmp_path),
+    )
+    await service.start()
+    with pytest.raises(Unavailable) as raised:
+        _ = service.version
+    assert raised.value.code == "policy_unavailable"
+    assert service.status().state == "unavailable"
+    await service.close()
+    await engine.dispose()
