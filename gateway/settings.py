@@ -7,10 +7,14 @@ Unknown keys are refused with the nearest valid name.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from gateway.config_source import load
 
 
 class Section(BaseModel):
@@ -206,3 +210,19 @@ class Settings(Section):
     routing: RoutingSettings = RoutingSettings()
     log: LogSettings = LogSettings()
     local: LocalSettings = LocalSettings()
+
+
+def load_settings(
+    config_file: Path | None = None,
+    overrides: Mapping[str, Any] | None = None,
+    *,
+    environment: Mapping[str, str] | None = None,
+) -> Settings:
+    """Read all sources once. Raises `ConfigError`: `file:line:column: what was found, what was expected`.
+
+    `overrides` is a nested mapping from the command line, `{"http": {"port": 9000}}`.
+    """
+    variables = os.environ if environment is None else environment
+    if config_file is None and variables.get("ESCLUSA_CONFIG"):
+        config_file = Path(variables["ESCLUSA_CONFIG"])
+    return load(Settings, config_file, variables, overrides)
