@@ -23,7 +23,7 @@ from engine.step import Step, Work
 class StepTensors:
     """Views of the persistent arrays, valid until the next step. Rows follow the order of `step.work`.
 
-    `query_start` int32 [work + 1]; `kv_len` int32 [work], after this step's writes; `block_tables` int32 [work, blocks].
+    int32: `query_start` [work + 1]; `kv_len` [work], after this step's writes; `block_tables` [work, blocks].
     """
 
     token_ids: Tensor

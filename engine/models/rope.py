@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -26,27 +27,38 @@ def rotary_tables(
     if rope.kind not in _SCHEMES:
         raise UnsupportedModel(f"RoPE scaling {rope.kind!r}", hint=f"supported: {', '.join(sorted(_SCHEMES))}")
     base = 1.0 / rope.theta ** (torch.arange(0, rope.rotary_dim, 2, dtype=torch.int64).float() / rope.rotary_dim)
-    frequencies, factor = _SCHEMES[rope.kind](base, rope, max_position_embeddings, positions)
+    frequencies, factor = _SCHEMES[rope.kind](_Request(base, rope, max_position_embeddings, positions))
     angles = torch.outer(torch.arange(positions).float(), frequencies)
     return (angles.cos() * factor).to(device), (angles.sin() * factor).to(device)
 
 
-_Scheme = Callable[[Tensor, RopeParameters, int, int], tuple[Tensor, float]]
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """Unscaled frequencies and what a scheme may depend on."""
+
+    base: Tensor
+    rope: RopeParameters
+    window: int
+    positions: int
 
 
-def _default(base: Tensor, rope: RopeParameters, window: int, positions: int) -> tuple[Tensor, float]:
-    return base, 1.0
+_Scheme = Callable[[_Request], tuple[Tensor, float]]
 
 
-def _linear(base: Tensor, rope: RopeParameters, window: int, positions: int) -> tuple[Tensor, float]:
-    return base / rope.get("factor"), 1.0
+def _default(request: _Request) -> tuple[Tensor, float]:
+    return request.base, 1.0
 
 
-def _factors(base: Tensor, rope: RopeParameters, window: int, positions: int) -> tuple[Tensor, float]:
-    return base / torch.tensor(rope.get("factors")), 1.0
+def _linear(request: _Request) -> tuple[Tensor, float]:
+    return request.base / request.rope.get("factor"), 1.0
 
 
-def _llama3(base: Tensor, rope: RopeParameters, window: int, positions: int) -> tuple[Tensor, float]:
+def _factors(request: _Request) -> tuple[Tensor, float]:
+    return request.base / torch.tensor(request.rope.get("factors")), 1.0
+
+
+def _llama3(request: _Request) -> tuple[Tensor, float]:
+    base, rope = request.base, request.rope
     factor, low, high = rope.get("factor"), rope.get("low_freq_factor"), rope.get("high_freq_factor")
     original = rope.get("original_max_position_embeddings")
     wavelength = 2 * math.pi / base
@@ -57,9 +69,10 @@ def _llama3(base: Tensor, rope: RopeParameters, window: int, positions: int) -> 
     return torch.where(medium, blended, scaled), 1.0
 
 
-def _yarn(base: Tensor, rope: RopeParameters, window: int, positions: int) -> tuple[Tensor, float]:
-    original = rope.get("original_max_position_embeddings") or window
-    factor = rope.get("factor") or window / original
+def _yarn(request: _Request) -> tuple[Tensor, float]:
+    base, rope = request.base, request.rope
+    original = rope.get("original_max_position_embeddings") or request.window
+    factor = rope.get("factor") or request.window / original
     dim, theta = rope.rotary_dim, rope.theta
 
     def dimension_of(rotations: float) -> float:
@@ -85,17 +98,18 @@ def _yarn_attention(rope: RopeParameters, factor: float) -> float:
     return mscale(one) / mscale(all_dims) if one and all_dims else mscale(1.0)
 
 
-def _longrope(base: Tensor, rope: RopeParameters, window: int, positions: int) -> tuple[Tensor, float]:
+def _longrope(request: _Request) -> tuple[Tensor, float]:
     """One table serves the whole run: the long factors when the served window passes the original one.
 
     Hugging Face switches tables with the length of each call, which would make cached keys of one sequence disagree.
     """
-    original = rope.get("original_max_position_embeddings") or window
-    factor = rope.get("factor") or window / original
+    base, rope = request.base, request.rope
+    original = rope.get("original_max_position_embeddings") or request.window
+    factor = rope.get("factor") or request.window / original
     attention = rope.get("attention_factor")
     if attention is None:
         attention = 1.0 if factor <= 1 else math.sqrt(1 + math.log(factor) / math.log(original))
-    chosen = rope.get("long_factor") if positions > original else rope.get("short_factor")
+    chosen = rope.get("long_factor") if request.positions > original else rope.get("short_factor")
     return base / torch.tensor(chosen), float(attention)
 
 

@@ -6,7 +6,7 @@ Owns the choice between dense and quantised reading. Knows the ops' `pack_linear
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -32,8 +32,7 @@ class WeightSource:
         """A weight for `pack_linear` or `embedding`."""
         if self.quantization == "gguf":
             codes = self.checkpoint.take_codes(name, (rows, columns))
-            codes.data = codes.data.to(self.device)
-            return codes
+            return replace(codes, data=codes.data.to(self.device))
         return self.checkpoint.take(name, (rows, columns), self.dtype).to(self.device)
 
     def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: bool = False) -> PackedLinear:

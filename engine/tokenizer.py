@@ -1,0 +1,142 @@
+"""Text to tokens and back for one model, with its chat template.
+
+Owns the exact bytes of every token, and the rule that control tokens written by a user are text, never control.
+Safe to call from several threads; needs no transformers.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from engine.chat_template import ChatTemplate, Message
+from engine.errors import InvalidInput
+from engine.vocabulary import Vocabulary, from_directory, from_gguf
+from engine.weights.loader import Checkpoint
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
+_GUARD = "\ue0d0"
+"""A private-use character, put inside control-token texts of user content and taken out again before encoding."""
+
+
+class ChatTokenizer:
+    """`vocab_size` is the number of rows of the output head, which may exceed the tokens that have text."""
+
+    def __init__(self, vocabulary: Vocabulary, vocab_size: int, now: Callable[[], datetime] | None = None) -> None:
+        self.vocab_size = vocab_size
+        self.eos_token_ids, self.bos_token_id = vocabulary.eos_token_ids, vocabulary.bos_token_id
+        self.special_token_ids = vocabulary.special_token_ids
+        self._tokenizer, self._byte_level = vocabulary.tokenizer, vocabulary.byte_level
+        self._plain: Any = None
+        self._llguidance: Any = None
+        self._lock = threading.Lock()
+        self._added = {i: token.content for i, token in self._tokenizer.get_added_tokens_decoder().items()}
+        controls = sorted((self._added[i] for i in self.special_token_ids if i in self._added), key=len, reverse=True)
+        self._controls = re.compile("|".join(re.escape(text) for text in controls)) if controls else None
+        self._template = self._make_template(vocabulary, now)
+
+    @classmethod
+    def from_checkpoint(cls, checkpoint: Checkpoint) -> ChatTokenizer:
+        config = checkpoint.config
+        if checkpoint.is_gguf:
+            vocabulary = from_gguf(checkpoint.metadata)
+        else:
+            vocabulary = from_directory(checkpoint.path, config.eos_token_ids)
+        return cls(vocabulary, config.vocab_size)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        """Control tokens in `text` are recognised; `add_special_tokens` prepends BOS where the model wants it."""
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        return ids
+
+    def encode_plain(self, text: str) -> list[int]:
+        """As `encode`, but every character is text: nothing in it becomes a control token."""
+        ids: list[int] = self._plain_tokenizer().encode(text, add_special_tokens=False).ids
+        return ids
+
+    def apply_chat_template(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
+        """Prompt tokens of a conversation. Raises InvalidInput when the template refuses it or there is none."""
+        if self._template is None:
+            roles = [str(message.get("role")) for message in messages]
+            raise InvalidInput("messages", roles, "this model has no chat template", hint="use a plain completion")
+        guarded = [self._guard(message) for message in messages]
+        text = self._template.render(guarded, add_generation_prompt)
+        if _GUARD not in text:
+            return self.encode(text)
+        return [token_id for piece in self._pieces(text) for token_id in piece]
+
+    def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """The text of these tokens on their own; incomplete characters become U+FFFD."""
+        skip = self.special_token_ids if skip_special_tokens else frozenset()
+        return b"".join(self.token_bytes(i) for i in token_ids if i not in skip).decode("utf-8", "replace")
+
+    def token_bytes(self, token_id: int) -> bytes:
+        added = self._added.get(token_id)
+        if added is not None:
+            return added.encode()
+        token = self._tokenizer.id_to_token(token_id)
+        if token is None:
+            return b""
+        if self._byte_level:
+            return bytes(_BYTE_OF_CHARACTER[character] for character in token)
+        byte = _BYTE_TOKEN.fullmatch(token)
+        return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
+
+    def llguidance(self) -> Any:
+        """The vocabulary as an `llguidance.LLTokenizer`; about a second at first use, then kept."""
+        with self._lock:
+            if self._llguidance is None:
+                import llguidance
+
+                self._llguidance = llguidance.LLTokenizer(
+                    self._tokenizer.to_str(), n_vocab=self.vocab_size, eos_token=sorted(self.eos_token_ids)
+                )
+            return self._llguidance
+
+    def _make_template(self, vocabulary: Vocabulary, now: Callable[[], datetime] | None) -> ChatTemplate | None:
+        if vocabulary.chat_template is None:
+            return None
+        bos = self._added.get(self.bos_token_id, "") if self.bos_token_id is not None else ""
+        eos = self._added.get(min(self.eos_token_ids), "") if self.eos_token_ids else ""
+        return ChatTemplate(vocabulary.chat_template, bos, eos, now)
+
+    def _guard(self, message: Message) -> Message:
+        content = message.get("content")
+        if not isinstance(content, str):
+            return message
+        content = content.replace(_GUARD, "")
+        if self._controls is not None:
+            content = self._controls.sub(lambda found: found[0][0] + _GUARD + found[0][1:], content)
+        return {**message, "content": content}
+
+    def _pieces(self, text: str) -> Iterable[list[int]]:
+        """Control tokens that the template wrote stay control; the text between them is encoded as text."""
+        assert self._controls is not None, "a guard is only ever put inside a control token"
+        start = 0
+        for found in self._controls.finditer(text):
+            yield self.encode_plain(text[start : found.start()].replace(_GUARD, ""))
+            yield self.encode(found[0])
+            start = found.end()
+        yield self.encode_plain(text[start:].replace(_GUARD, ""))
+
+    def _plain_tokenizer(self) -> Any:
+        with self._lock:
+            if self._plain is None:
+                from tokenizers import Tokenizer
+
+                self._plain = Tokenizer.from_str(self._tokenizer.to_str())
+                self._plain.encode_special_tokens = True
+            return self._plain
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """GPT-2's printable stand-in for each byte, inverted."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTE_OF_CHARACTER = _byte_alphabet()
