@@ -123,7 +123,7 @@ class LocalStore:
             tally = look.tally
             look.tally = replace(
                 tally,
-                requests=tally.requests + 1,
+                requests=tally.requests + (look.bound.rule.requests is not None),
                 held_in=tally.held_in + claim.prompt_tokens,
                 held_out=tally.held_out + granted,
                 held_cost=tally.held_cost + cost,

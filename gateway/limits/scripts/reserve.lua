@@ -100,7 +100,7 @@ local request_index, request_left, token_index, token_left = -1, 0, -1, 0
 local filled = {}
 
 for _, rule in ipairs(rules) do
-  redis.call('HSET', rule.key, 'r', rule.requests + 1,
+  redis.call('HSET', rule.key, 'r', rule.requests + (rule.lr >= 0 and 1 or 0),
     'hi', rule.hi + prompt, 'ho', rule.ho + granted, 'hc', rule.hc + cost)
   if rule.new then
     -- Outlives the window: by its sliding successor and by the leases it may hold.

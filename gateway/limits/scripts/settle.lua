@@ -18,12 +18,12 @@ if ARGV[5] ~= '1' then return 0 end
 if not redis.call('SET', KEYS[2] .. ':unseen:' .. id, '1', 'NX', 'PX', DAY) then return 0 end
 local next_key = 3
 for i = 6, #ARGV do
-  local start, finish_at, concurrent, sliding = string.match(ARGV[i],
-    '^(%S+) (%S+) %S+ %S+ %S+ %S+ %S+ (%S+) %S+ (%S+) %S+$')
+  local start, finish_at, requests, concurrent, sliding = string.match(ARGV[i],
+    '^(%S+) (%S+) (%S+) %S+ %S+ %S+ %S+ (%S+) %S+ (%S+) %S+$')
   local key = KEYS[next_key]
   next_key = next_key + 1 + tonumber(sliding) + (tonumber(concurrent) >= 0 and 1 or 0)
   move(key, 0, 0, 0, used_in, used_out, used_cost)
-  redis.call('HINCRBY', key, 'r', 1)
+  if tonumber(requests) >= 0 then redis.call('HINCRBY', key, 'r', 1) end
   redis.call('PEXPIREAT', key, finish_at + math.max(finish_at - start, DAY))
 end
 return 1

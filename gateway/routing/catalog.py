@@ -1,0 +1,83 @@
+"""The models this gateway serves, by exact id. Built once from settings; knows no policy and no backend's health."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
+
+from gateway.errors import ConfigError
+from gateway.flow.values import ModelCard
+from gateway.settings import ModelSettings, Settings
+
+LOCAL_BACKEND = "local"
+DEFAULT_WINDOW = 4096
+
+
+class ModelCatalog:
+    """Implements `flow.ports.Catalog`. Lookup is exact: no case folding, trimming or Unicode normalisation (T14)."""
+
+    def __init__(self, cards: Iterable[ModelCard]) -> None:
+        """Raises `ConfigError` when two models share an id."""
+        self._cards: dict[str, ModelCard] = {}
+        for card in cards:
+            if card.id in self._cards:
+                raise ConfigError(f"two models are named `{card.id}`", hint="model ids and the virtual name are unique")
+            self._cards[card.id] = card
+
+    def get(self, model_id: str) -> ModelCard | None:
+        return self._cards.get(model_id)
+
+    def all(self) -> tuple[ModelCard, ...]:
+        return tuple(self._cards.values())
+
+    def near(self, model_id: str, among: Sequence[ModelCard]) -> tuple[str, ...]:
+        """Up to three ids of `among` (what the caller may see) that look like `model_id`, nearest first."""
+        return tuple(get_close_matches(model_id[:256], [card.id for card in among], n=3, cutoff=0.5))
+
+
+def catalog_from(settings: Settings) -> ModelCatalog:
+    """Cards for every configured model, then the virtual one. Raises `ConfigError` for what cannot be served."""
+    real = [_card(model, settings) for model in settings.models]
+    if not any(card.tier for card in real):
+        return ModelCatalog(real)
+    windows = [card.context_window for card in real if card.tier]
+    virtual = ModelCard(
+        id=settings.routing.virtual_model,
+        backend="",
+        virtual=True,
+        # What every target can take: a client that fills it is safe wherever it lands.
+        context_window=min(windows),
+        actions=tuple(dict.fromkeys(action for card in real if card.tier for action in card.actions)),
+    )
+    return ModelCatalog([*real, virtual])
+
+
+def _card(model: ModelSettings, settings: Settings) -> ModelCard:
+    if model.path is not None and model.upstream is not None:
+        raise ConfigError(f"model `{model.id}` has both `path` and `upstream`", hint="give exactly one of them")
+    if model.upstream is not None and model.upstream not in settings.upstreams:
+        nearest = get_close_matches(model.upstream, list(settings.upstreams), n=1)
+        raise ConfigError(
+            f"model `{model.id}` names the upstream `{model.upstream}`, which is not configured",
+            hint=f"did you mean `{nearest[0]}`?" if nearest else "add it under `upstreams`",
+        )
+    routing = settings.routing
+    tier = model.tier
+    if model.id == routing.small:
+        tier = "small"
+    elif model.id == routing.large:
+        tier = "large"
+    elif tier is not None and (routing.small if tier == "small" else routing.large) is not None:
+        tier = None  # another model was named for this tier
+    return ModelCard(
+        id=model.id,
+        backend=model.upstream or LOCAL_BACKEND,
+        tier=tier,
+        labels=dict(model.labels),
+        context_window=model.context_window or DEFAULT_WINDOW,
+        max_output_tokens=model.max_output_tokens,
+        price_in_micro=model.price_in_micro,
+        price_out_micro=model.price_out_micro,
+        upstream_model=model.upstream_model,
+        actions=model.actions,
+    )

@@ -1,0 +1,108 @@
+"""Small or large, for requests that leave the choice to us. Pure: features in, a `RoutePlan` out.
+
+Chooses only among the models that policy already permits; what it would have liked otherwise is said in the reason.
+The weights are set by hand and checked offline (`benchmarks/routing.py`); they rank about as well as prompt length on
+knowledge questions and better on open tasks, so treat the score as a sorting key, not as a probability.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp
+
+from gateway.errors import NotFound
+from gateway.flow.values import ChatRequest, ModelCard, RoutePlan
+from gateway.routing.features import Features, features_of
+from gateway.settings import RoutingSettings
+
+ROUTER_VERSION = "complexity-1"
+BIAS = -2.1
+WEIGHTS = {
+    "length": 4.0,
+    "code": 2.5,
+    "maths": 1.5,
+    "technical": 2.0,
+    "numbers": 0.7,
+    "constraints": 1.5,
+    "questions": 0.3,
+    "turns": 0.8,
+    "tools": 0.5,
+    "structured": 0.5,
+}
+CHARS_PER_TOKEN = 4
+"""Only to keep a prompt away from a window that it cannot fit; the exact count comes from the tokenizer later."""
+
+
+def difficulty(features: Features) -> float:
+    """0 to 1: how much the traits of a request speak for the large model."""
+    total = BIAS + sum(weight * getattr(features, name) for name, weight in WEIGHTS.items())
+    return 1.0 / (1.0 + exp(-total))
+
+
+class ComplexityRouter:
+    """Implements `flow.ports.Router` with one threshold on `difficulty`."""
+
+    def __init__(self, settings: RoutingSettings) -> None:
+        self._threshold = settings.threshold
+
+    def plan(self, request: ChatRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
+        if not asked.virtual:
+            return RoutePlan(asked.id, (asked,), "the model was asked for by name", router_version=ROUTER_VERSION)
+        usable = [card for card in permitted if not card.virtual and card.tier and request.action in card.actions]
+        if not usable:
+            raise NotFound(
+                f"No model that you may use can serve `{asked.id}`.",
+                code="model_not_found",
+                param="model",
+                hint="GET /v1/models lists the models you may use",
+            )
+        features = features_of(request)
+        score = difficulty(features)
+        wanted = "large" if score >= self._threshold else "small"
+        fitting = [card for card in usable if _fits(request, card)] or [max(usable, key=lambda c: c.context_window)]
+        candidates = sorted(fitting, key=lambda card: card.tier != wanted)
+        chosen = candidates[0]
+        return RoutePlan(
+            requested=asked.id,
+            candidates=tuple(candidates),
+            reason=self._reason(features, score, wanted, chosen, usable, fitting),
+            route="large" if chosen.tier == "large" else "small",
+            score=round(score, 4),
+            router_version=ROUTER_VERSION,
+            features=features.as_mapping(),
+        )
+
+    def _reason(
+        self,
+        features: Features,
+        score: float,
+        wanted: str,
+        chosen: ModelCard,
+        usable: Sequence[ModelCard],
+        fitting: Sequence[ModelCard],
+    ) -> str:
+        sign = ">=" if wanted == "large" else "<"
+        scored = f"difficulty {score:.2f} {sign} {self._threshold:.2f}"
+        if chosen.tier == wanted:
+            return f"{wanted}: {scored}{_why(features) if wanted == 'large' else ''}"
+        if all(card.tier != wanted for card in usable):
+            return f"{chosen.tier}: no {wanted} model is permitted for you; {scored}"
+        if len(fitting) < len(usable):
+            return f"{chosen.tier}: the prompt does not fit the {wanted} model; {scored}"
+        return f"{chosen.tier}: {scored}"
+
+
+def _why(features: Features) -> str:
+    """The traits that weighed most, at most three."""
+    shares = {name: weight * getattr(features, name) for name, weight in WEIGHTS.items()}
+    top = sorted((name for name in shares if shares[name] >= 0.25), key=lambda name: -shares[name])[:3]
+    return f" ({', '.join(top)})" if top else ""
+
+
+def _fits(request: ChatRequest, card: ModelCard) -> bool:
+    chars = sum(len(message.content) for message in request.messages)
+    if isinstance(request.prompt, str):
+        chars += len(request.prompt)
+    elif request.prompt is not None:
+        chars += CHARS_PER_TOKEN * len(request.prompt)
+    return chars // CHARS_PER_TOKEN + (request.params.max_tokens or 1) <= card.context_window
