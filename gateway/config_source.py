@@ -70,7 +70,9 @@ def read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], Positio
 def from_environment(environment: Mapping[str, str], origins: dict[tuple[str, ...], str]) -> dict[str, Any]:
     """`ESCLUSA_HTTP__PORT=9000` is `http.port`; a value that starts with `[` or `{` is read as YAML."""
     tree: dict[str, Any] = {}
-    named = [(WELL_KNOWN[name], name) for name in WELL_KNOWN if environment.get(name)]
+    named: list[tuple[tuple[str, ...], str]] = [
+        (WELL_KNOWN[name], name) for name in WELL_KNOWN if environment.get(name)
+    ]
     named += [
         (tuple(name[len(PREFIX) :].lower().split("__")), name)
         for name in sorted(environment)

@@ -1,0 +1,217 @@
+"""OpenAI's JSON on the side of the upstream: requests out, answers and stream events in. Pure.
+
+Only validated values are written, so nothing a caller invented reaches an upstream; an upstream's own error text goes
+no further than here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
+from gateway.flow.values import ChatRequest, Chunk, GenerationParams, ModelCard, TokenLogprob, Usage
+
+PATHS = {"chat": "/chat/completions", "completions": "/completions", "embeddings": "/embeddings"}
+
+
+def request_body(request: ChatRequest, card: ModelCard, max_output_tokens: int) -> bytes:
+    """The body for the upstream: its own model name, our limit on the output."""
+    body: dict[str, Any] = {"model": card.upstream_model or card.id}
+    if request.action == "embeddings":
+        body["input"] = list(request.inputs)
+        return orjson.dumps(body)
+    if request.action == "chat":
+        body["messages"] = [
+            {"role": message.role, "content": message.content}
+            if message.name is None
+            else {"role": message.role, "content": message.content, "name": message.name}
+            for message in request.messages
+        ]
+    else:
+        body["prompt"] = request.prompt
+    body["max_tokens"] = max_output_tokens
+    _sampling(body, request.params, chat=request.action == "chat")
+    if request.stream:
+        body["stream"] = True
+        body["stream_options"] = {"include_usage": True}
+    return orjson.dumps(body)
+
+
+def _sampling(body: dict[str, Any], params: GenerationParams, *, chat: bool) -> None:
+    optional: dict[str, Any] = {
+        "temperature": params.temperature,
+        "top_p": params.top_p,
+        "top_k": params.top_k,
+        "min_p": params.min_p,
+        "seed": params.seed,
+        "stop": list(params.stop) or None,
+        "stop_token_ids": list(params.stop_token_ids) or None,
+        "presence_penalty": params.presence_penalty or None,
+        "frequency_penalty": params.frequency_penalty or None,
+        "repetition_penalty": params.repetition_penalty if params.repetition_penalty != 1.0 else None,
+        "logit_bias": {str(token): bias for token, bias in params.logit_bias.items()} or None,
+        "min_tokens": params.min_tokens or None,
+        "ignore_eos": params.ignore_eos or None,
+        "bad_words": list(params.bad_words) or None,
+        "allowed_token_ids": list(params.allowed_token_ids) if params.allowed_token_ids is not None else None,
+        "prompt_logprobs": params.prompt_logprobs,
+        "echo": params.echo or None,
+        "n": params.n if params.n > 1 else None,
+    }
+    if params.logprobs and chat:
+        optional |= {"logprobs": True, "top_logprobs": params.top_logprobs}
+    elif params.logprobs:
+        optional["logprobs"] = params.top_logprobs
+    if params.grammar is not None:
+        optional |= _grammar(params.grammar)
+    for name, value in optional.items():
+        if value is not None:
+            body[name] = value
+
+
+def _grammar(grammar: Mapping[str, Any]) -> dict[str, Any]:
+    kind, value = grammar["type"], grammar["value"]
+    if kind == "json_object":
+        return {"response_format": {"type": "json_object"}}
+    if kind == "json_schema":
+        return {
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"name": "answer", "schema": value, "strict": True},
+            }
+        }
+    return {"structured_outputs": {kind: value}}
+
+
+def whole_chunks(raw: bytes, action: str) -> list[Chunk]:
+    """A whole answer as chunks, usage last. Raises `UpstreamFailed` when it is not one."""
+    body = _object(raw)
+    choices = body.get("choices")
+    if not isinstance(choices, list) or not choices:
+        raise UpstreamFailed("The upstream's answer has no choices.", code="upstream_invalid")
+    found = []
+    for choice in choices:
+        message = choice.get("message") or {}
+        text = message.get("content") if action == "chat" else choice.get("text")
+        found.append(
+            Chunk(
+                index=int(choice.get("index", 0)),
+                text=text or "",
+                finish_reason=choice.get("finish_reason") or "stop",
+                logprobs=_logprobs(choice.get("logprobs")),
+            )
+        )
+    found.append(Chunk(index=found[0].index, usage=_usage(body.get("usage"))))
+    return found
+
+
+def stream_chunks(payload: bytes, action: str) -> list[Chunk]:
+    """The chunks of one event. Raises `UpstreamFailed` for an error event or nonsense."""
+    body = _object(payload)
+    if "error" in body:
+        raise UpstreamFailed("The upstream failed in the middle of its answer.")
+    found = []
+    for choice in body.get("choices") or ():
+        delta = choice.get("delta") or {}
+        text = delta.get("content") if action == "chat" else choice.get("text")
+        reason = choice.get("finish_reason")
+        logprobs = choice.get("logprobs")
+        if text or reason or logprobs:
+            found.append(
+                Chunk(
+                    index=int(choice.get("index", 0)),
+                    text=text or "",
+                    finish_reason=reason,
+                    logprobs=_logprobs(logprobs) if logprobs else (),
+                )
+            )
+    if body.get("usage"):
+        found.append(Chunk(usage=_usage(body["usage"])))
+    return found
+
+
+def vectors(raw: bytes) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+    body = _object(raw)
+    try:
+        rows = sorted(body["data"], key=lambda row: row["index"])
+        return tuple(tuple(float(value) for value in row["embedding"]) for row in rows), _usage(
+            body.get("usage")
+        ) or Usage(source="estimated")
+    except (KeyError, TypeError, ValueError):
+        raise UpstreamFailed("The upstream's answer holds no vectors.", code="upstream_invalid") from None
+
+
+def refusal(status: int, headers: Mapping[bytes, bytes], raw: bytes) -> GatewayError:
+    """What a caller is told about an upstream's error: its kind, never its text."""
+    if status == 429:
+        wait = headers.get(b"retry-after", b"")
+        return Unavailable(
+            "The model's server is at its limit.",
+            code="upstream_overloaded",
+            retry_after_s=min(int(wait), 3600) if wait.isdigit() else 5,
+        )
+    if status in (400, 404, 422):
+        try:
+            code = (_object(raw).get("error") or {}).get("code")
+        except (UpstreamFailed, AttributeError):
+            code = None
+        if code == "context_length_exceeded":
+            return ContextLengthExceeded("The prompt and `max_tokens` do not fit into this model.", param="messages")
+        if status != 404:
+            return InvalidRequest("The model's server does not accept these parameters.", code="upstream_refused")
+    return UpstreamFailed("The model's server refused or failed.", detail=f"status {status}")
+
+
+def _object(raw: bytes) -> dict[str, Any]:
+    try:
+        body = orjson.loads(raw)
+    except orjson.JSONDecodeError:
+        raise UpstreamFailed("The upstream's answer is not JSON.", code="upstream_invalid") from None
+    if not isinstance(body, dict):
+        raise UpstreamFailed("The upstream's answer is not an object.", code="upstream_invalid")
+    return body
+
+
+def _usage(value: Any) -> Usage | None:
+    if not isinstance(value, dict):
+        return None
+    details = value.get("prompt_tokens_details") or {}
+    return Usage(
+        prompt_tokens=int(value.get("prompt_tokens") or 0),
+        completion_tokens=int(value.get("completion_tokens") or 0),
+        cached_tokens=int(details.get("cached_tokens") or 0),
+        source="upstream",
+    )
+
+
+def _logprobs(value: Any) -> tuple[TokenLogprob, ...]:
+    if not isinstance(value, dict):
+        return ()
+    if isinstance(value.get("content"), list):
+        return tuple(
+            _entry(entry, tuple(_entry(top) for top in entry.get("top_logprobs") or ())) for entry in value["content"]
+        )
+    tokens, scores = value.get("tokens") or (), value.get("token_logprobs") or ()
+    tops = value.get("top_logprobs") or [None] * len(tokens)
+    return tuple(
+        TokenLogprob(
+            token=token,
+            token_id=-1,
+            logprob=score if score is not None else 0.0,
+            top=tuple(TokenLogprob(token=name, token_id=-1, logprob=other) for name, other in (top or {}).items()),
+        )
+        for token, score, top in zip(tokens, scores, tops, strict=False)
+    )
+
+
+def _entry(entry: Mapping[str, Any], top: tuple[TokenLogprob, ...] = ()) -> TokenLogprob:
+    return TokenLogprob(
+        token=str(entry.get("token", "")),
+        token_id=-1,
+        logprob=float(entry.get("logprob", 0.0)),
+        token_bytes=tuple(entry.get("bytes") or ()),
+        top=top,
+    )
