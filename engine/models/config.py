@@ -12,6 +12,9 @@ from typing import Any
 
 from engine.errors import UnsupportedModel
 
+_WINDOW_PATTERNS = {"Gemma2ForCausalLM": 2, "Gemma3ForCausalLM": 6}
+"""Every n-th layer sees everything, where the configuration does not list the layers."""
+
 
 @dataclass(frozen=True, slots=True)
 class RopeParameters:
@@ -102,7 +105,7 @@ def _from_text_config(architecture: str, raw: dict[str, Any]) -> ModelConfig:
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", architecture.startswith("Gemma"))),
         rope=rope,
         local_rope=local_rope,
-        layer_windows=_windows(raw, num_layers),
+        layer_windows=_windows(raw, architecture, num_layers),
         attention_scale=scale_from**-0.5,
         hidden_activation=str(raw.get("hidden_activation") or raw.get("hidden_act") or "silu"),
         attention_bias=bool(raw.get("attention_bias", False)),
@@ -150,13 +153,13 @@ def _rope_parameters(
     )
 
 
-def _windows(raw: Mapping[str, Any], num_layers: int) -> tuple[int | None, ...]:
+def _windows(raw: Mapping[str, Any], architecture: str, num_layers: int) -> tuple[int | None, ...]:
     window = raw.get("sliding_window")
     if not window or raw.get("use_sliding_window") is False:
         return (None,) * num_layers
     types = raw.get("layer_types")
-    if types is None and raw.get("sliding_window_pattern"):
-        pattern = int(raw["sliding_window_pattern"])
+    pattern = raw.get("sliding_window_pattern") or _WINDOW_PATTERNS.get(architecture)
+    if types is None and pattern:
         types = ["sliding_attention" if (i + 1) % pattern else "full_attention" for i in range(num_layers)]
     if types is None and raw.get("use_sliding_window"):
         first = int(raw.get("max_window_layers", num_layers))

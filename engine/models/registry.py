@@ -7,7 +7,10 @@ from collections.abc import Callable
 from engine.errors import UnsupportedModel
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder
+from engine.models.gemma import Gemma2Model, Gemma3Model
 from engine.models.llama import LlamaModel
+from engine.models.mixtral import MixtralModel, Qwen3MoeModel
+from engine.models.phi import Phi3Model
 from engine.models.qwen import Qwen2Model, Qwen3Model
 from engine.models.source import WeightSource
 
@@ -16,6 +19,11 @@ _MODELS: dict[str, Callable[[ModelConfig, WeightSource], Decoder]] = {
     "MistralForCausalLM": LlamaModel,
     "Qwen2ForCausalLM": Qwen2Model,
     "Qwen3ForCausalLM": Qwen3Model,
+    "Qwen3MoeForCausalLM": Qwen3MoeModel,
+    "MixtralForCausalLM": MixtralModel,
+    "Gemma2ForCausalLM": Gemma2Model,
+    "Gemma3ForCausalLM": Gemma3Model,
+    "Phi3ForCausalLM": Phi3Model,
 }
 
 

@@ -41,5 +41,10 @@ class WeightSource:
         stacked_bias = torch.cat([self.vector(f"{name}.bias", rows) for name, rows in parts]) if bias else None
         return self.pack(weights, stacked_bias)
 
+    def dense_linear(self, name: str, rows: int, columns: int) -> PackedLinear:
+        """Never quantised: for a router, whose rounding would change which experts run."""
+        weight = self.checkpoint.take(f"{name}.weight", (rows, columns), self.dtype).to(self.device)
+        return self.ops.pack_linear(weight, None, self.dtype)
+
     def pack(self, weights: Sequence[Weight], bias: Tensor | None = None) -> PackedLinear:
         return self.ops.pack_linear(list(weights), bias, self.dtype, self.quantization)

@@ -179,7 +179,6 @@ def _hf_config(file: GgufFile, architecture: str) -> dict[str, Any]:
         config["sliding_window"] = get("attention.sliding_window")
     if architecture == "gemma3":
         config |= {
-            "sliding_window_pattern": 6,
             "rope_local_base_freq": 10_000.0,
             "hidden_activation": "gelu_pytorch_tanh",
         }
