@@ -158,6 +158,7 @@ CREATE TABLE audit_quarantine (
     rec            bytea       NOT NULL,
     prev_hash      bytea       NOT NULL,
     hash           bytea       NOT NULL,
+    side           bytea,
     error          text        NOT NULL,
     CONSTRAINT pk_audit_quarantine PRIMARY KEY (id),
     CONSTRAINT uq_audit_quarantine_boot_id_node_seq UNIQUE (boot_id, node_seq)

@@ -1,0 +1,139 @@
+"""From a spooled record to its table row and back to facts: the one place that maps `rec` onto columns. Pure.
+
+The columns are an index of `rec`, never more than it: `verify` derives them again and compares.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+import orjson
+
+from gateway.audit.canonical import parse_json, storable
+from gateway.audit.segment import Frame
+
+DERIVED = (
+    "ts",
+    "event_id",
+    "request_id",
+    "phase",
+    "schema_version",
+    "node_id",
+    "boot_id",
+    "tenant",
+    "issuer",
+    "principal_type",
+    "client_id",
+    "department",
+    "roles",
+    "credential_id",
+    "route",
+    "action",
+    "target",
+    "stream",
+    "model_requested",
+    "model_resolved",
+    "model_served",
+    "decision",
+    "deny_code",
+    "policy_version",
+    "rule_id",
+    "route_reason",
+    "http_status",
+    "error_code",
+    "finish_reason",
+    "outcome",
+    "tokens_in",
+    "tokens_out",
+    "tokens_cached",
+    "cost_micro",
+    "currency",
+    "total_us",
+    "ttft_us",
+)
+"""Columns whose value follows from `rec` alone, in the order of `derive`."""
+
+SHIPPED = (*DERIVED, "node_seq", "subject", "personal", "personal_salt", "rec", "prev_hash", "hash")
+"""Columns in the order of `row`."""
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+def encode_side(personal: Mapping[str, str], salt: bytes) -> bytes:
+    """What travels beside `rec` and may be erased: the clear personal values and their salt."""
+    if not personal:
+        return b""
+    return orjson.dumps({"personal": personal, "salt": base64.b64encode(salt).decode()})
+
+
+def decode_side(side: bytes) -> tuple[dict[str, str], bytes | None]:
+    if not side:
+        return {}, None
+    document = parse_json(side)
+    return document["personal"], base64.b64decode(document["salt"])
+
+
+def derive(document: Mapping[str, Any]) -> tuple[Any, ...]:
+    """The values of `DERIVED`. Raises `KeyError`, `TypeError` or `ValueError` for a record it cannot read."""
+    who, where = document["who"], document["where"]
+    what, decision = document.get("what", _NOTHING), document["decision"]
+    result, usage = document.get("result", _NOTHING), document.get("usage", _NOTHING)
+    timing, admin = document.get("timing", _NOTHING), document.get("admin", _NOTHING)
+    return (
+        datetime.fromisoformat(document["ts"]),
+        UUID(document["event_id"]),
+        UUID(document["request_id"]),
+        document["phase"],
+        document["schema"],
+        storable(document["node"]),
+        UUID(document["boot"]),
+        storable(who["tenant"]),
+        storable(who["issuer"]),
+        who["kind"],
+        storable(who.get("client_id")),
+        storable(who.get("department")),
+        [storable(role) for role in who["roles"]],
+        storable(who.get("credential_id")),
+        storable(where["route"]),
+        storable(what.get("action")),
+        storable(admin.get("target")),
+        what.get("stream"),
+        storable(what.get("model_requested")),
+        storable(what.get("model_resolved")),
+        storable(what.get("model_served")),
+        decision["effect"],
+        decision.get("deny_code"),
+        decision.get("policy_version"),
+        storable(decision.get("rule_id")),
+        storable(decision.get("route_reason")),
+        result.get("status"),
+        result.get("error_code"),
+        result.get("finish_reason"),
+        result.get("outcome"),
+        usage.get("tokens_in"),
+        usage.get("tokens_out"),
+        usage.get("tokens_cached"),
+        usage.get("cost_micro"),
+        usage.get("currency"),
+        timing.get("total_us"),
+        timing.get("ttft_us"),
+    )
+
+
+def row(frame: Frame) -> tuple[Any, ...]:
+    """The values of `SHIPPED`; `personal` is JSON text. Raises like `derive`."""
+    personal, salt = decode_side(frame.side)
+    return (
+        *derive(parse_json(frame.rec)),
+        frame.seq,
+        personal.get("subject"),
+        orjson.dumps(personal).decode() if personal else None,
+        salt,
+        frame.rec,
+        frame.prev_hash,
+        frame.hash,
+    )

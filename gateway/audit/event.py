@@ -1,0 +1,121 @@
+"""What every audit record has in common: who, where, when, and the split between hashed facts and erasable values.
+
+`rec` is the canonical JSON that is hashed. Personal values appear in it only as keyed commitments; the clear values go
+beside it (`side`), where erasure may empty them without breaking the chain. Pure; knows no files and no SQL.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from gateway.audit.canonical import CommitmentKey, canonical_json, storable
+from gateway.audit.columns import encode_side
+from gateway.flow.context import RequestContext
+from gateway.flow.values import Principal
+
+SCHEMA_VERSION = 1
+
+Phase = Literal["intent", "completion", "denied", "aggregated", "admin", "access"]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One event, ready for the spool: the hashed bytes and what travels beside them."""
+
+    event_id: UUID
+    rec: bytes
+    side: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What all records of one process share."""
+
+    node_id: str
+    boot_id: UUID
+    gateway_version: str
+    key: CommitmentKey
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The `who` of a record and its personal values; the two records of one request share it."""
+
+    who: Mapping[str, Any]
+    salt: bytes
+    side: bytes
+
+
+def caller(origin: Origin, context: RequestContext, principal: Principal, user_label: str | None = None) -> Caller:
+    client = context.client
+    values = {
+        "subject": storable(principal.subject, 512),
+        "display": storable(principal.display, 256),
+        "source_ip": storable(client.ip, 64),
+        "forwarded_for": storable(client.forwarded_for, 256),
+        "user_agent": storable(client.user_agent, 256),
+        "client_request_id": storable(client.client_request_id, 128),
+        "user_label": storable(user_label, 256),
+    }
+    personal = {name: value for name, value in values.items() if value is not None}
+    salt = secrets.token_bytes(16)
+    who = {
+        "tenant": text(principal.tenant, 256),
+        "issuer": text(principal.issuer, 512),
+        "kind": principal.kind,
+        "roles": sorted(principal.roles),
+        "groups": sorted(principal.groups)[:64] if principal.groups else None,
+        "scopes": sorted(principal.scopes)[:64] if principal.scopes else None,
+        "department": text(principal.department, 256),
+        "clearance": principal.clearance,
+        "client_id": text(principal.client_id, 256),
+        "credential_id": text(principal.credential_id, 256),
+        "credential_fpr": principal.credential_fingerprint,
+        "provider": principal.provider,
+        "commit": commitments(origin.key, salt, personal),
+    }
+    return Caller(filled(who), salt, encode_side(personal, salt))
+
+
+def head(origin: Origin, event_id: UUID, now: datetime, phase: Phase, context: RequestContext) -> dict[str, Any]:
+    """The fields every record starts with. Identifiers and times are written as text by the serialiser."""
+    return {
+        "schema": SCHEMA_VERSION,
+        "event_id": event_id,
+        "request_id": context.request_id,
+        "phase": phase,
+        "node": origin.node_id,
+        "boot": origin.boot_id,
+        "ts": now,
+        "where": filled(
+            {
+                "route": text(context.route, 256),
+                "method": context.method,
+                "trace_id": text(context.trace_id, 128),
+                "gateway_version": origin.gateway_version,
+            }
+        ),
+    }
+
+
+def finish(event_id: UUID, document: dict[str, Any], side: bytes) -> Record:
+    return Record(event_id, canonical_json(document), side)
+
+
+def commitments(key: CommitmentKey, salt: bytes, personal: Mapping[str, str]) -> dict[str, str]:
+    return {name: key.commit(salt, name, value.encode()) for name, value in personal.items()}
+
+
+def text(value: str | None, limit: int = 1024) -> str | None:
+    """Cut, not cleaned: `rec` keeps U+0000 as it came."""
+    return value if value is None or len(value) <= limit else value[:limit]
+
+
+def filled(document: dict[str, Any]) -> dict[str, Any]:
+    """Without the fields that are not there."""
+    return {key: value for key, value in document.items() if value is not None}

@@ -1,0 +1,101 @@
+"""Records not about one running request: admin changes and reads, refusals in bulk, interrupted requests. Pure."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from gateway.audit.canonical import exact
+from gateway.audit.columns import encode_side
+from gateway.audit.event import SCHEMA_VERSION, Origin, Record, caller, commitments, filled, finish, head, text
+from gateway.flow.values import AdminEvent, Outcome
+
+
+def admin_record(origin: Origin, event_id: UUID, now: datetime, event: AdminEvent) -> Record:
+    """The record of a change (`admin`) or of a read (`access`)."""
+    by = caller(origin, event.context, event.principal)
+    document = head(origin, event_id, now, event.kind, event.context)
+    document["who"] = by.who
+    document["what"] = {"action": event.action}
+    document["decision"] = filled(
+        {
+            "effect": "allow" if event.allowed else ("error" if event.status >= 500 else "deny"),
+            "deny_code": None if event.allowed else event.error_code,
+            "policy_version": event.policy_version,
+            "rule_id": event.rule_id,
+        }
+    )
+    document["result"] = filled({"status": event.status, "error_code": event.error_code})
+    document["admin"] = filled(
+        {
+            "target": text(event.target),
+            "reason": text(event.reason),
+            "before_etag": event.before_etag,
+            "after_etag": event.after_etag,
+            "approver": text(event.approver),
+            "diff": None if event.diff is None else _plain(event.diff),
+        }
+    )
+    return finish(event_id, document, by.side)
+
+
+def refused_record(
+    origin: Origin, event_id: UUID, now: datetime, request_id: UUID, *, count: int, first: datetime, last: datetime
+) -> Record:
+    """One `aggregated` record for requests that were refused while nothing could be recorded."""
+    document = {
+        "schema": SCHEMA_VERSION,
+        "event_id": event_id,
+        "request_id": request_id,
+        "phase": "aggregated",
+        "node": origin.node_id,
+        "boot": origin.boot_id,
+        "ts": now,
+        "who": {"tenant": "-", "issuer": "-", "kind": "anonymous", "roles": []},
+        "where": {"route": "-", "gateway_version": origin.gateway_version},
+        "decision": {"effect": "error"},
+        "result": {"status": 503, "error_code": "audit_unavailable", "outcome": Outcome.ERROR.value},
+        "aggregate": {"count": count, "first": first, "last": last},
+    }
+    return finish(event_id, document, b"")
+
+
+def interrupted_record(
+    origin: Origin, event_id: UUID, now: datetime, intent: Mapping[str, Any], personal: Mapping[str, str]
+) -> Record:
+    """The completion of a request whose process died: its intent's facts, outcome `interrupted`."""
+    salt = secrets.token_bytes(16)
+    who = {key: value for key, value in intent.get("who", {}).items() if key != "commit"}
+    who["commit"] = commitments(origin.key, salt, personal)
+    document = {
+        "schema": SCHEMA_VERSION,
+        "event_id": event_id,
+        "request_id": intent["request_id"],
+        "phase": "completion",
+        "node": origin.node_id,
+        "boot": origin.boot_id,
+        "ts": now,
+        "who": who,
+        "where": {**intent.get("where", {}), "gateway_version": origin.gateway_version},
+        "what": intent.get("what", {}),
+        "decision": intent.get("decision", {}),
+        "result": {"outcome": Outcome.INTERRUPTED.value},
+        "interrupted": {"boot": intent["boot"], "intent": intent["event_id"], "intent_ts": intent["ts"]},
+    }
+    return finish(event_id, document, encode_side(personal, salt))
+
+
+def _plain(value: Any) -> Any:
+    """JSON without floats, from whatever an admin change holds."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int | float):
+        return exact(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    return str(value)

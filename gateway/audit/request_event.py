@@ -1,0 +1,213 @@
+"""From an exchange to its audit record. Pure: what was decided is what is written, nothing is decided here."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from gateway.audit.canonical import exact, micro
+from gateway.audit.event import Caller, Origin, Phase, Record, caller, filled, finish, head, text
+from gateway.flow.context import RequestContext
+from gateway.flow.values import ChatRequest, Decision, Exchange, Finding, Outcome, Signals
+
+DENIED_STATUS = frozenset({401, 403, 404, 429})
+DENIED_CODES = frozenset({"blocked_by_policy"})
+
+
+def request_caller(origin: Origin, exchange: Exchange) -> Caller:
+    """Made once per request and given to both of its records."""
+    request = exchange.request
+    return caller(origin, exchange.context, exchange.principal, None if request is None else request.user_label)
+
+
+def request_record(
+    origin: Origin, event_id: UUID, now: datetime, phase: Phase, exchange: Exchange, by: Caller
+) -> Record:
+    """The `intent`, `completion` or `denied` record of a request."""
+    context, request = exchange.context, exchange.request
+    document = head(origin, event_id, now, phase, context)
+    document["who"] = by.who
+    document["what"] = _what(request, exchange, context)
+    document["decision"] = _decision(exchange)
+    result = {
+        "status": exchange.status,
+        "outcome": None if exchange.outcome is None else exchange.outcome.value,
+        "finish_reason": exchange.finish_reason,
+        "stop_cause": exchange.stop_cause,
+    }
+    if exchange.failure is not None:
+        result["error_code"] = exchange.failure.code
+        result["error_detail"] = text(exchange.failure.detail)
+        if result["status"] is None:
+            result["status"] = exchange.failure.status
+    document["result"] = filled(result)
+    if exchange.findings:
+        document["safety"] = [_finding(finding) for finding in exchange.findings]
+    document["content"] = _content(origin, by.salt, exchange)
+    if phase != "intent":
+        document["usage"] = _usage(exchange)
+        if exchange.signals is not None:
+            document["engine"] = _signals(exchange.signals)
+    timings = exchange.timings
+    document["timing"] = filled(
+        {
+            "auth_us": timings.auth_us,
+            "policy_us": timings.policy_us,
+            "limits_us": timings.limits_us,
+            "guard_us": timings.guard_us,
+            "route_us": timings.route_us,
+            "audit_us": timings.audit_us,
+            "ttft_us": timings.ttft_us,
+            "total_us": timings.total_us,
+        }
+    )
+    return finish(event_id, document, by.side)
+
+
+def effect(exchange: Exchange) -> Literal["allow", "deny", "error"]:
+    """How the whole request was decided: by policy, limits and guardrails (`deny`) or by a fault (`error`)."""
+    failure = exchange.failure
+    if failure is not None:
+        return "deny" if failure.status in DENIED_STATUS or failure.code in DENIED_CODES else "error"
+    if exchange.outcome is Outcome.DENIED:
+        return "deny"
+    return "error" if exchange.outcome in (Outcome.ERROR, Outcome.ENGINE_ERROR) else "allow"
+
+
+def _what(request: ChatRequest | None, exchange: Exchange, context: RequestContext) -> dict[str, Any]:
+    plan, served = exchange.plan, exchange.served
+    what: dict[str, Any] = {"data_class": context.data_class, "purpose": text(context.purpose, 256)}
+    if request is not None:
+        params = request.params
+        what |= {
+            "action": request.action,
+            "stream": request.stream,
+            "model_requested": text(request.model, 256),
+            "messages": len(request.messages) or len(request.inputs) or 1,
+            "params": filled(
+                {
+                    "max_tokens": exact(params.max_tokens),
+                    "temperature": exact(params.temperature),
+                    "top_p": exact(params.top_p),
+                    "top_k": exact(params.top_k),
+                    "seed": exact(params.seed),
+                    "n": exact(params.n),
+                    "grammar": None if params.grammar is None else text(str(params.grammar.get("type")), 32),
+                }
+            ),
+        }
+    if plan is not None:
+        what["model_resolved"] = plan.target.id
+    if served is not None:
+        what["model_served"] = served.id
+    if exchange.signals is not None:
+        what["model_sha256"] = exchange.signals.model_sha256
+    return filled(what)
+
+
+def _decision(exchange: Exchange) -> dict[str, Any]:
+    decision, plan, verdict = exchange.decision or exchange.asked, exchange.plan, effect(exchange)
+    document: dict[str, Any] = {"effect": verdict}
+    if verdict == "deny" and exchange.failure is not None:
+        document["deny_code"] = exchange.failure.code
+    if decision is not None:
+        document |= _policy(decision)
+    if plan is not None:
+        document |= {
+            "route": plan.route,
+            "route_reason": text(plan.reason, 256),
+            "route_score_micro": micro(plan.score),
+            "router_version": plan.router_version,
+            "candidates": [card.id for card in plan.candidates],
+        }
+    if exchange.fallbacks:
+        document["fallbacks"] = list(exchange.fallbacks)
+    reservation = exchange.reservation
+    if reservation is not None:
+        document["reservation"] = filled(
+            {
+                "tokens": reservation.tokens,
+                "cost_micro": reservation.cost_micro,
+                "granted_output_tokens": reservation.granted_output_tokens,
+                "clamped_by": reservation.clamped_by,
+                "degraded": reservation.degraded or None,
+                "store": reservation.store,
+            }
+        )
+    return filled(document)
+
+
+def _policy(decision: Decision) -> dict[str, Any]:
+    duties = decision.obligations
+    return {
+        "policy_version": decision.policy_version,
+        "policy_sha256": decision.policy_sha256,
+        "rule_id": decision.rule_id,
+        "matched": list(decision.matched) or None,
+        "policy_effect": decision.effect.value,
+        "policy_reason": text(decision.reason, 256),
+        "obligations": filled(
+            {
+                "max_output_tokens": duties.max_output_tokens,
+                "content_logging": duties.content_logging,
+                "redaction": duties.redaction,
+                "require_locality": duties.require_locality,
+                "priority": duties.priority,
+            }
+        ),
+    }
+
+
+def _content(origin: Origin, salt: bytes, exchange: Exchange) -> dict[str, Any]:
+    decision = exchange.decision or exchange.asked
+    level = "hash" if decision is None else decision.obligations.content_logging
+    document: dict[str, Any] = {"level": level}
+    if level != "none":
+        for name, digest in (("prompt", exchange.prompt_digest), ("response", exchange.response_digest)):
+            if digest is not None:
+                document[f"{name}_commit"] = origin.key.commit(salt, name, digest)
+    return document
+
+
+def _usage(exchange: Exchange) -> dict[str, Any]:
+    usage, served = exchange.usage, exchange.served
+    document: dict[str, Any] = {
+        "tokens_in": usage.prompt_tokens,
+        "tokens_out": usage.completion_tokens,
+        "tokens_cached": usage.cached_tokens,
+        "source": usage.source,
+        "cost_micro": exchange.cost_micro,
+    }
+    if usage.reasoning_tokens:
+        document["tokens_reasoning"] = usage.reasoning_tokens
+    if served is not None:
+        document["currency"] = served.currency
+    return document
+
+
+def _signals(signals: Signals) -> dict[str, Any]:
+    return filled(
+        {
+            "mean_logprob_micro": micro(signals.mean_logprob),
+            "min_logprob_micro": micro(signals.min_logprob),
+            "first_entropy_micro": micro(signals.first_entropy),
+            "repetition": signals.repetition or None,
+            "queue_us": micro(signals.queue_s),
+            "prefill_us": micro(signals.prefill_s),
+            "decode_us": micro(signals.decode_s),
+            "cached_tokens": signals.cached_tokens,
+            "preemptions": signals.preemptions,
+        }
+    )
+
+
+def _finding(finding: Finding) -> dict[str, Any]:
+    return {
+        "detector": text(finding.detector, 128),
+        "category": text(finding.category, 128),
+        "count": finding.count,
+        "action": finding.action,
+        "direction": finding.direction,
+        "score_micro": micro(finding.score),
+    }

@@ -1,0 +1,169 @@
+"""The spool's files: what a segment and a frame look like on disk, and reading them back after any crash.
+
+A segment is `header, frame*`. A header names the boot and the chain position it starts at; a frame is
+`length, CRC-32C, body` and a body is `seq, prev_hash, hash, side length, side JSON, rec`. Numbers are little-endian.
+A frame that is cut, or whose checksum fails, ends its segment: everything before it is whole. Knows no threads.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+from uuid import UUID
+
+import google_crc32c
+
+MAGIC = b"ESCAUD01"
+_HEADER = struct.Struct("<8s16sQ32s")
+_CRC = struct.Struct("<I")
+_FRAME = struct.Struct("<II")
+_BODY = struct.Struct("<Q32s32sI")
+HEADER_BYTES = _HEADER.size + _CRC.size
+FRAME_OVERHEAD = _FRAME.size + _BODY.size
+MAX_FRAME_BYTES = 8 * 1024 * 1024
+SUFFIX = ".log"
+
+_crc32c = google_crc32c.value
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One record as spooled. `end` is the offset behind it in its segment."""
+
+    boot_id: UUID
+    seq: int
+    prev_hash: bytes
+    hash: bytes
+    side: bytes
+    rec: bytes
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    boot_id: UUID
+    first_seq: int
+    prev_hash: bytes
+
+
+class SegmentFile(Protocol):
+    """The few things a spooler asks of a file, so that tests can make disks that fail. All may raise `OSError`."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def sync(self) -> None:
+        """Durable when it returns. After an error the file must not be used for further records."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class DiskFile:
+    """A new file, appended to; exists durably in its folder once constructed."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        sync_folder(path.parent)
+
+    def write(self, data: bytes) -> None:
+        written = os.write(self._fd, data)
+        while written < len(data):
+            written += os.write(self._fd, data[written:])
+
+    def sync(self) -> None:
+        _datasync(self._fd)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+_datasync = getattr(os, "fdatasync", os.fsync)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new name in `folder` durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def encode_header(boot_id: UUID, first_seq: int, prev_hash: bytes) -> bytes:
+    header = _HEADER.pack(MAGIC, boot_id.bytes, first_seq, prev_hash)
+    return header + _CRC.pack(_crc32c(header))
+
+
+def encode_frame(seq: int, prev_hash: bytes, own_hash: bytes, side: bytes, rec: bytes) -> bytes:
+    body = b"%b%b%b" % (_BODY.pack(seq, prev_hash, own_hash, len(side)), side, rec)
+    return _FRAME.pack(len(body), _crc32c(body)) + body
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    return folder / f"{number:010d}{SUFFIX}"
+
+
+def segment_numbers(folder: Path) -> list[int]:
+    """Numbers of the segments in a boot's folder, oldest first."""
+    return sorted(int(path.stem) for path in folder.glob(f"*{SUFFIX}") if path.stem.isdigit())
+
+
+def read_header(path: Path) -> Header | None:
+    """None for a segment that was created and never got a whole header."""
+    with path.open("rb") as file:
+        raw = file.read(HEADER_BYTES)
+    if len(raw) < HEADER_BYTES or _CRC.unpack_from(raw, _HEADER.size)[0] != _crc32c(raw[: _HEADER.size]):
+        return None
+    magic, boot, first_seq, prev_hash = _HEADER.unpack_from(raw)
+    return None if magic != MAGIC else Header(UUID(bytes=boot), first_seq, prev_hash)
+
+
+def read_frames(path: Path, header: Header, offset: int, *, end: int | None = None) -> Iterator[Frame]:
+    """Whole frames from `offset` (0 or the `end` of an earlier frame) to the first torn one, or to `end`."""
+    with path.open("rb") as file:
+        position = max(offset, HEADER_BYTES)
+        file.seek(position)
+        while end is None or position < end:
+            head = file.read(_FRAME.size)
+            if len(head) < _FRAME.size:
+                return
+            length, checksum = _FRAME.unpack(head)
+            if not _BODY.size <= length <= MAX_FRAME_BYTES:
+                return
+            body = file.read(length)
+            if len(body) < length or _crc32c(body) != checksum:
+                return
+            position += _FRAME.size + length
+            seq, prev_hash, own_hash, side_length = _BODY.unpack_from(body)
+            split = _BODY.size + side_length
+            yield Frame(
+                boot_id=header.boot_id,
+                seq=seq,
+                prev_hash=prev_hash,
+                hash=own_hash,
+                side=body[_BODY.size : split],
+                rec=body[split:],
+                end=position,
+            )
+
+
+def read_boot(folder: Path) -> Iterator[Frame]:
+    """All frames of one boot in order. What a failed group left behind is skipped: its successor starts over there."""
+    numbers = segment_numbers(folder)
+    headers = [(number, read_header(segment_path(folder, number))) for number in numbers]
+    whole = [(number, header) for number, header in headers if header is not None]
+    for place, (number, header) in enumerate(whole):
+        limit = whole[place + 1][1].first_seq if place + 1 < len(whole) else None
+        for frame in read_frames(segment_path(folder, number), header, 0):
+            if limit is not None and frame.seq >= limit:
+                break
+            yield frame

@@ -1,0 +1,245 @@
+"""The audit log that the pipeline writes to: builds records, makes them durable, refuses when it cannot.
+
+`strict`: the completion is durable before the last byte. `standard`: within a second. In both the intent is on disk
+before the first byte. `fast`: records reach the kernel before the answer goes on (they survive kill -9, not a power
+cut) and the disk at most 50 ms later. In every mode a record that cannot be written refuses the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.audit.boots import Boot, commitment_key, create_boot
+from gateway.audit.canonical import CommitmentKey, genesis
+from gateway.audit.courier import Courier, Lag
+from gateway.audit.event import Caller, Origin, Phase, Record
+from gateway.audit.notices import admin_record, interrupted_record, refused_record
+from gateway.audit.request_event import request_caller, request_record
+from gateway.audit.segment import DiskFile, SegmentFile
+from gateway.audit.spool import Spool, SpoolClosed, SpoolLimits
+from gateway.errors import Unavailable
+from gateway.flow.context import Clock, IdSource
+from gateway.flow.values import AdminEvent, Exchange, Outcome
+from gateway.settings import AuditSettings
+
+log = logging.getLogger("esclusa.audit")
+
+STALL_S = 5.0
+"""A commit that takes longer refuses the requests that wait for it."""
+WATCH_S = 0.5
+FINISH_S = 5.0
+
+
+class AuditService:
+    """Implements `flow.ports.AuditLog`. One per process; `start` before the first request, `close` after the last."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        *,
+        settings: AuditSettings,
+        spool_dir: Path,
+        clock: Clock,
+        ids: IdSource,
+        node_id: str,
+        gateway_version: str,
+        open_file: Callable[[Path], SegmentFile] = DiskFile,
+    ) -> None:
+        self._engine, self._settings, self._spool_dir = engine, settings, spool_dir
+        self._clock, self._ids, self._open_file = clock, ids, open_file
+        self._node_id, self._version = node_id, gateway_version
+        self._open: dict[UUID, Caller] = {}
+        self._refused: tuple[int, datetime, datetime] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._boot: Boot | None = None
+
+    async def start(self) -> None:
+        """Open the spool and begin shipping; Postgres need not be up. Raises `OSError` for a spool it cannot write."""
+        boot_id = self._ids.uuid7()
+        configured = self._settings.hmac_key
+        key = commitment_key(self._spool_dir, None if configured is None else configured.get_secret_value().encode())
+        self._boot = create_boot(self._spool_dir, self._node_id, boot_id)
+        self._origin = Origin(self._node_id, boot_id, self._version, CommitmentKey(key))
+        quota = self._settings.spool_quota_bytes
+        limits = SpoolLimits(
+            quota_bytes=quota,
+            segment_bytes=min(16 * 1024 * 1024, max(64 * 1024, quota // 16)),
+            group_records=self._settings.group_commit_records,
+            window_s=self._settings.group_commit_ms / 1000,
+            sync_each_group=self._settings.mode != "fast",
+        )
+        self._spool = Spool(
+            self._boot.folder,
+            boot_id,
+            genesis(self._node_id, boot_id),
+            limits,
+            loop=asyncio.get_running_loop(),
+            committed=self._committed,
+            open_file=self._open_file,
+        )
+        self._courier = Courier(
+            self._engine, self._spool, self._boot, self._spool_dir, self._node_id, self._clock, self._close_orphan
+        )
+        self._courier.take_over()
+        self._spool.start(self._courier.dead_bytes())
+        self._tasks = [
+            asyncio.create_task(self._courier.run(), name="audit-courier"),
+            asyncio.create_task(self._watch(), name="audit-watch"),
+        ]
+
+    async def close(self) -> None:
+        """Flush the spool and ship it if Postgres answers; what stays is shipped by the next start."""
+        if self._boot is None:
+            return
+        await self._spool.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if await self._courier.finish(FINISH_S) and not self._open:
+            self._boot.remove()
+        self._courier.release()
+        self._boot.release()
+        self._boot = None
+
+    # ------------------------------------------------------------------------------------------------ AuditLog
+
+    async def intent(self, exchange: Exchange) -> None:
+        """Returns once the intent is durable (`fast`: in the kernel). Raises `Unavailable` (`audit_unavailable`)."""
+        now = self._clock.now()
+        by = request_caller(self._origin, exchange)
+        record = request_record(self._origin, self._ids.uuid7(), now, "intent", exchange, by)
+        self._open[exchange.request_id] = by
+        try:
+            await self._write(record, wait=True, keep=False)
+        except SpoolClosed as closed:
+            if not closed.written:
+                self._open.pop(exchange.request_id, None)
+            raise self._unavailable(closed) from None
+
+    async def completion(self, exchange: Exchange) -> None:
+        """Write the completion of a request. After an intent it is kept until the disk takes it.
+
+        `strict` waits until it is durable. Without an intent (refused before one was written) it is waited for in
+        every mode, because nothing else tells of the request. Raises `Unavailable` when it cannot be written now.
+        """
+        now = self._clock.now()
+        by = self._open.pop(exchange.request_id, None)
+        promised = by is not None
+        phase: Phase = "completion" if promised or exchange.outcome is not Outcome.DENIED else "denied"
+        by = by or request_caller(self._origin, exchange)
+        record = request_record(self._origin, self._ids.uuid7(), now, phase, exchange, by)
+        wait = not promised or self._settings.mode == "strict"
+        try:
+            await self._write(record, wait=wait, keep=promised)
+        except SpoolClosed as closed:
+            if not promised and not closed.written:
+                count, first, _ = self._refused or (0, now, now)
+                self._refused = (count + 1, first, now)
+            raise self._unavailable(closed) from None
+
+    async def admin(self, event: AdminEvent) -> None:
+        """Durable before the admin answer leaves. Raises `Unavailable`."""
+        try:
+            record = admin_record(self._origin, self._ids.uuid7(), self._clock.now(), event)
+            await self._write(record, wait=True, keep=False)
+        except SpoolClosed as closed:
+            raise self._unavailable(closed) from None
+
+    # ------------------------------------------------------------------------------------------------- others
+
+    async def settle(self, timeout_s: float = 1.0) -> Lag:
+        """Wait, at most so long, until what was written before can be read from Postgres. Never raises."""
+        try:
+            return await self._courier.settle(timeout_s)
+        except SpoolClosed:
+            return self._courier.lag()
+
+    @property
+    def healthy(self) -> bool:
+        """False while requests are refused because nothing can be recorded: `/readyz` follows it."""
+        return self._boot is not None and self._spool.failure is None
+
+    @property
+    def commitment_key(self) -> CommitmentKey:
+        return self._origin.key
+
+    def status(self) -> Mapping[str, object]:
+        """For `/readyz`, metrics and `doctor`; no I/O."""
+        if self._boot is None:
+            return {"state": "stopped"}
+        lag = self._courier.lag()
+        return {
+            "state": "ready" if self._spool.failure is None else "refusing",
+            "failure": self._spool.failure,
+            "mode": self._settings.mode,
+            "spool_bytes": self._spool.used_bytes,
+            "spool_quota_bytes": self._settings.spool_quota_bytes,
+            "open_requests": len(self._open),
+            "ingest_lag_s": round(lag.seconds, 3),
+            "postgres": self._courier.outage or "ok",
+            "shipped": self._courier.shipper.shipped,
+            "quarantined": self._courier.shipper.quarantined,
+            "recovered": self._courier.recovered,
+        }
+
+    # ----------------------------------------------------------------------------------------------- private
+
+    async def _write(self, record: Record, *, wait: bool, keep: bool) -> None:
+        future = self._spool.submit(record.rec, record.side, wait=wait, keep=keep)
+        if future is not None:
+            await future
+
+    async def _close_orphan(self, intent: dict[str, Any], personal: dict[str, str]) -> None:
+        record = interrupted_record(self._origin, self._ids.uuid7(), self._clock.now(), intent, personal)
+        try:
+            await self._write(record, wait=True, keep=False)
+        except SpoolClosed as closed:
+            # Told as an outage: the courier tries again later, with everything it knew.
+            raise OSError(closed.reason) from None
+
+    def _committed(self) -> None:
+        self._courier.committed()
+
+    async def _watch(self) -> None:
+        """Notice a disk that hangs, a spool that fills, and count what could not be recorded one by one."""
+        warned = False
+        while True:
+            await asyncio.sleep(WATCH_S)
+            self._spool.check_stall(STALL_S)
+            share = self._spool.used_bytes / self._settings.spool_quota_bytes
+            if share > 0.5 and not warned:
+                log.warning("audit spool is %.0f %% full: Postgres does not take the records", 100 * share)
+            warned = share > 0.5
+            if self._refused is not None and self._spool.failure is None:
+                count, first, last = self._refused
+                self._refused = None
+                record = refused_record(
+                    self._origin,
+                    self._ids.uuid7(),
+                    self._clock.now(),
+                    self._ids.uuid7(),
+                    count=count,
+                    first=first,
+                    last=last,
+                )
+                with contextlib.suppress(SpoolClosed):
+                    await self._write(record, wait=False, keep=True)
+
+    @staticmethod
+    def _unavailable(closed: SpoolClosed) -> Unavailable:
+        return Unavailable(
+            "The request cannot be recorded now, so it is not run.",
+            code="audit_unavailable",
+            hint="try again in a few seconds; the operator sees the cause in the log",
+            retry_after_s=5,
+            detail=closed.reason,
+        )

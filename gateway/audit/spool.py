@@ -1,0 +1,379 @@
+"""The write-ahead spool: one thread that numbers, chains and writes records, and tells their waiters when it is done.
+
+Group commit by itself: while one `fdatasync` runs, the next group gathers. An error of the disk poisons the segment,
+the group is written once more to a new one, and when that fails too the spool is shut ("fail closed") until a later
+attempt succeeds. Knows bytes, files and futures; not what a record says and not where it is shipped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from gateway.audit.canonical import chain_hash
+from gateway.audit.segment import (
+    FRAME_OVERHEAD,
+    HEADER_BYTES,
+    DiskFile,
+    SegmentFile,
+    encode_frame,
+    encode_header,
+    segment_path,
+)
+
+log = logging.getLogger("esclusa.audit")
+
+LAZY_S = 0.02
+"""A record nobody waits for is written at the latest this much later, or with the next one that is waited for."""
+CACHE_SYNC_S = 0.05
+"""In `fast` mode the disk is asked to sync at most this often."""
+RETRY_S = 0.5
+CLOSE_S = 5.0
+"""How long an ending process still tries to write to a disk that fails."""
+
+
+class SpoolClosed(Exception):
+    """The record was not accepted. `written` is true when it may be on disk all the same."""
+
+    def __init__(self, reason: str, *, written: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.written = written
+
+
+@dataclass(frozen=True, slots=True)
+class SpoolLimits:
+    quota_bytes: int
+    segment_bytes: int = 16 * 1024 * 1024
+    group_records: int = 256
+    window_s: float = 0.002
+    sync_each_group: bool = True
+    """False (`fast` mode): waiters are told once the kernel has the bytes."""
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    rec: bytes
+    side: bytes
+    future: asyncio.Future[None] | None
+    keep: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Everything before `offset` of segment `number`, and all of the earlier ones, may be read."""
+
+    number: int
+    offset: int
+
+
+class Spool:
+    """`submit` from the event loop, `position` and `released` for the shipper. One per process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        boot_id: UUID,
+        genesis: bytes,
+        limits: SpoolLimits,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[], None],
+        open_file: Callable[[Path], SegmentFile] = DiskFile,
+    ) -> None:
+        self._folder, self._boot_id, self._limits = folder, boot_id, limits
+        self._loop, self._committed, self._open_file = loop, committed, open_file
+        self._queue: deque[_Entry] = deque()
+        self._any, self._urgent = threading.Event(), threading.Event()
+        self._closing = False
+        self._give_up_at: float | None = None
+        self._seq, self._hash = 0, genesis
+        self._durable = (0, genesis)
+        self._number = 0
+        self._file: SegmentFile | None = None
+        self._size = 0
+        self._unsynced: list[_Entry] = []
+        self._last_sync = 0.0
+        self._other_bytes = 0
+        self._rotate = False
+        self._crowd = 0
+        self._busy_since: float | None = None
+        self._inflight: Sequence[_Entry] = ()
+        self.position = Position(0, 0)
+        self.failure: str | None = None
+        """Why the spool accepts nothing now; None when it works."""
+        self._thread = threading.Thread(target=self._run, name="audit-spool", daemon=True)
+
+    # ------------------------------------------------------------------------------------------ event loop's side
+
+    def start(self, other_bytes: int = 0) -> None:
+        """Open the first segment; `other_bytes` is what older boots still hold. Raises `OSError`."""
+        self._other_bytes = other_bytes
+        self._open_segment()
+        self._thread.start()
+
+    def submit(self, rec: bytes, side: bytes, *, wait: bool, keep: bool) -> asyncio.Future[None] | None:
+        """Queue one record. With `wait`, the future ends when it is durable, or with `SpoolClosed`.
+
+        `keep`: never refused and tried again for as long as it takes (the completion of an admitted request).
+        Raises `SpoolClosed` at once for others while the spool is shut.
+        """
+        if self.failure is not None and not keep:
+            raise SpoolClosed(self.failure)
+        future = self._loop.create_future() if wait else None
+        self._queue.append(_Entry(rec, side, future, keep))
+        if wait and not self._urgent.is_set():
+            self._urgent.set()
+        if not self._any.is_set():
+            self._any.set()
+        return future
+
+    async def flush(self) -> None:
+        """Returns once everything submitted before is written. Raises `SpoolClosed`."""
+        future = self._loop.create_future()
+        self._queue.append(_Entry(b"", b"", future, False))
+        self._urgent.set()
+        self._any.set()
+        await future
+
+    async def close(self) -> None:
+        """Write what is queued, sync, end the thread."""
+        self._closing, self._give_up_at = True, time.monotonic() + CLOSE_S
+        self._urgent.set()
+        self._any.set()
+        await self._loop.run_in_executor(None, self._thread.join)
+
+    @property
+    def segment_bytes(self) -> int:
+        return self._limits.segment_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        return self._other_bytes + self._size
+
+    def released(self, other_bytes: int) -> None:
+        """The shipper deleted files: what all segments but the open one hold now."""
+        self._other_bytes = other_bytes
+        self._any.set()
+
+    def rotate(self) -> None:
+        """Start a new segment with the next group, so that the present one can be deleted."""
+        self._rotate = True
+
+    def check_stall(self, limit_s: float) -> None:
+        """Called now and then from the loop: a disk that hangs must not hang requests."""
+        since = self._busy_since
+        if since is None or time.monotonic() - since < limit_s or self.failure is not None:
+            return
+        self.failure = "the audit disk does not answer"
+        waiting = [*self._inflight, *self._queue]
+        _settle([entry.future for entry in waiting], SpoolClosed(self.failure, written=True))
+
+    # ---------------------------------------------------------------------------------------------- the thread's side
+
+    def _run(self) -> None:
+        while True:
+            self._await_work()
+            group = self._take()
+            if group or self._unsynced or self.failure is not None:
+                self._busy_since = time.monotonic()
+                self._inflight = group
+                self._commit(group)
+                self._inflight, self._busy_since = (), None
+            if self._closing and not self._queue:
+                self._shut()
+                return
+
+    def _await_work(self) -> None:
+        if self._queue or self._closing:
+            return
+        timeout = None
+        if self.failure is not None:
+            timeout = RETRY_S
+        elif self._unsynced:
+            timeout = max(0.0, self._last_sync + CACHE_SYNC_S - time.monotonic())
+        self._any.wait(timeout)
+        self._any.clear()
+        if not self._urgent.is_set() and not self._closing:
+            self._urgent.wait(LAZY_S)
+        elif self._crowd > 8 and self._limits.window_s > 0:
+            # Many wait at once: a short pause makes one write and one wake-up of what would be several.
+            time.sleep(self._limits.window_s / 4)
+        self._urgent.clear()
+
+    def _take(self) -> list[_Entry]:
+        group: list[_Entry] = []
+        while self._queue and len(group) < self._limits.group_records:
+            group.append(self._queue.popleft())
+        self._crowd = len(group)
+        return group
+
+    def _commit(self, group: list[_Entry]) -> None:
+        group = self._admit(group)
+        try:
+            if self._file is None:
+                self._open_segment()
+            self._write(group)
+            if not self._limits.sync_each_group:
+                self._acknowledge(group)
+            if self._limits.sync_each_group or time.monotonic() - self._last_sync >= CACHE_SYNC_S:
+                self._sync()
+        except OSError as error:
+            self._recover(group, error)
+            return
+        if self.failure is not None and self.used_bytes < self._limits.quota_bytes * 0.95:
+            log.warning("audit spool works again")
+            self.failure = None
+        self._tell([entry.future for entry in group], None)
+
+    def _acknowledge(self, group: list[_Entry]) -> None:
+        """`fast` mode: waiters go on before the sync; from here on their records may not be given up."""
+        self.position = Position(self._number, self._size)
+        for entry in group:
+            entry.keep = True
+        self._tell([entry.future for entry in group], None)
+
+    def _admit(self, group: list[_Entry]) -> list[_Entry]:
+        """Hold the quota. While the spool is shut only what must be kept is tried."""
+        room = self._limits.quota_bytes - self.used_bytes
+        accepted: list[_Entry] = []
+        refused: list[_Entry] = []
+        for entry in group:
+            room -= len(entry.rec) + len(entry.side) + FRAME_OVERHEAD if entry.rec else 0
+            fits = room > 0 or entry.keep or not entry.rec
+            (accepted if fits else refused).append(entry)
+        if refused:
+            if self.failure is None:
+                log.error("audit spool quota of %d bytes is reached; requests are refused", self._limits.quota_bytes)
+            self.failure = "the audit spool is full"
+            self._tell([entry.future for entry in refused], SpoolClosed(self.failure))
+        return accepted
+
+    def _write(self, group: list[_Entry]) -> None:
+        records = [entry for entry in group if entry.rec]
+        if not records:
+            return
+        if self._rotate or self._size >= self._limits.segment_bytes:
+            self._sync()
+            self._open_segment()
+        seq, head = self._seq, self._hash
+        frames: list[bytes] = []
+        for entry in records:
+            seq += 1
+            own = chain_hash(head, seq, entry.rec)
+            frames.append(encode_frame(seq, head, own, entry.side, entry.rec))
+            head = own
+        data = b"".join(frames)
+        if self._file is None:
+            raise OSError("the audit segment could not be opened")
+        self._unsynced += records
+        self._file.write(data)
+        self._size += len(data)
+        self._seq, self._hash = seq, head
+
+    def _sync(self) -> None:
+        if self._file is None or not self._unsynced:
+            return
+        self._file.sync()
+        self._last_sync = time.monotonic()
+        self._unsynced = []
+        self._durable = (self._seq, self._hash)
+        self.position = Position(self._number, self._size)
+
+    def _open_segment(self) -> None:
+        """Leave the present segment (whole, or poisoned and cut) and begin the next at the durable chain position."""
+        if self._file is not None:
+            self._other_bytes += self._size
+            self._file.close()
+            self._file = None
+        self._size, self._rotate = 0, False
+        self._seq, self._hash = self._durable
+        self._number += 1
+        file = self._open_file(segment_path(self._folder, self._number))
+        self._file = file
+        file.write(encode_header(self._boot_id, self._seq + 1, self._hash))
+        file.sync()
+        self._size = HEADER_BYTES
+        self._last_sync = time.monotonic()
+        self.position = Position(self._number, self._size)
+
+    def _recover(self, group: list[_Entry], error: OSError) -> None:
+        """The group once more in a new file. An `fsync` that failed is never repeated on the same file: the kernel may
+        have dropped the pages and would report success."""
+        log.error("audit segment %d is poisoned: %s", self._number, error.strerror or error)
+        again = [entry for entry in self._unsynced if entry not in group] + group
+        self._abandon_segment()
+        try:
+            self._open_segment()
+            self._write(again)
+            self._sync()
+        except OSError as second:
+            self._abandon_segment()
+            self.failure = f"the audit disk fails: {second.strerror or second}"
+            log.error("audit spool is shut, requests are refused: %s", self.failure)
+            self._tell([entry.future for entry in again], SpoolClosed(self.failure))
+            self._put_back([entry for entry in again if entry.keep])
+            return
+        self.failure = None
+        self._tell([entry.future for entry in again], None)
+
+    def _put_back(self, kept: list[_Entry]) -> None:
+        if self._give_up_at is not None and time.monotonic() > self._give_up_at:
+            log.error("%d audit records could not be written before the end", len(kept))
+            return
+        self._queue.extendleft(reversed(kept))
+        time.sleep(RETRY_S)
+
+    def _abandon_segment(self) -> None:
+        """Close the poisoned file, cut to what is known durable where the disk still lets us."""
+        file, self._file, self._unsynced = self._file, None, []
+        if file is None:
+            return
+        durable = self.position.offset if self.position.number == self._number else 0
+        try:
+            file.truncate(max(durable, HEADER_BYTES))
+        except OSError as error:
+            log.warning("audit segment %d is not cut: %s", self._number, error.strerror or error)
+        finally:
+            with contextlib.suppress(OSError):
+                file.close()
+        self._other_bytes += durable
+        self._size = 0
+
+    def _shut(self) -> None:
+        try:
+            self._sync()
+        except OSError as error:
+            log.error("audit spool could not be synced at the end: %s", error.strerror or error)
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _tell(self, futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None) -> None:
+        """One wake-up of the loop for the whole group."""
+        try:
+            self._loop.call_soon_threadsafe(self._settle_group, futures, error)
+        except RuntimeError:
+            log.warning("the event loop ended before the audit spool did")
+
+    def _settle_group(self, futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None) -> None:
+        _settle(futures, error)
+        self._committed()
+
+
+def _settle(futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None) -> None:
+    for future in futures:
+        if future is None or future.done():
+            continue
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
