@@ -1,1 +1,75 @@
-"""The LLM engine: tokens, blocks, batches. Knows no users, HTTP, SQL or policies."""
+"""The LLM engine: tokens, blocks, batches. Knows no users, HTTP, SQL or policies.
+
+This module is its public face, all that the gateway may import. Nothing here imports torch; loading a model does.
+"""
+
+from engine.client import AsyncEngine
+from engine.config import EngineConfig
+from engine.errors import (
+    DuplicateRequest,
+    EngineError,
+    EngineFault,
+    EngineOverloaded,
+    EngineUnavailable,
+    InvalidGrammar,
+    InvalidInput,
+    PoisonRequest,
+    PromptTooLong,
+    UnsupportedModel,
+    WeightsMismatch,
+)
+from engine.loop import EngineState
+from engine.metrics import EngineCollector
+from engine.offline import ChoiceResult, GenerationResult, LLMEngine
+from engine.ports import LoadedModel, Loader, Progress
+from engine.requests import (
+    EngineSignals,
+    EngineUsage,
+    FinishReason,
+    GenerationEvent,
+    GenerationRequest,
+    Grammar,
+    Logprob,
+    PromptScore,
+    SamplingParams,
+    TokenLogprobs,
+)
+from engine.stats import EngineStats, ShareStats
+from engine.stream import GenerationStream
+
+__all__ = [
+    "AsyncEngine",
+    "ChoiceResult",
+    "DuplicateRequest",
+    "EngineCollector",
+    "EngineConfig",
+    "EngineError",
+    "EngineFault",
+    "EngineOverloaded",
+    "EngineSignals",
+    "EngineState",
+    "EngineStats",
+    "EngineUnavailable",
+    "EngineUsage",
+    "FinishReason",
+    "GenerationEvent",
+    "GenerationRequest",
+    "GenerationResult",
+    "GenerationStream",
+    "Grammar",
+    "InvalidGrammar",
+    "InvalidInput",
+    "LLMEngine",
+    "LoadedModel",
+    "Loader",
+    "Logprob",
+    "PoisonRequest",
+    "Progress",
+    "PromptScore",
+    "PromptTooLong",
+    "SamplingParams",
+    "ShareStats",
+    "TokenLogprobs",
+    "UnsupportedModel",
+    "WeightsMismatch",
+]

@@ -32,6 +32,8 @@ class EngineConfig:
     max_model_len: int | None = None
     long_prefill_token_threshold: int = 0
     """Most prefill tokens of one request in one step; 0 means no extra cap."""
+    prefill_tokens_beside_decode: int = 0
+    """Most prefill tokens of all requests in a step that also decodes (bounds inter-token time); 0: no extra cap."""
     enable_prefix_caching: bool = True
     cache_salt_required: bool = True
     scheduling_policy: Literal["fcfs", "priority", "fair"] = "fair"

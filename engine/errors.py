@@ -8,6 +8,7 @@ EngineError
 ├── UnsupportedModel         an architecture or tensor layout we do not run; lists what we do
 ├── WeightsMismatch          a missing or unused tensor while loading
 ├── EngineUnavailable        loading, draining, asleep, stopped
+│   └── EngineOverloaded     more requests wait than `max_waiting`
 ├── EngineFault              a fault while this request ran (kernel, sampler, grammar, callback)
 └── PoisonRequest            a request that killed the loop twice
 """
@@ -71,6 +72,10 @@ class WeightsMismatch(EngineError):
 
 class EngineUnavailable(EngineError):
     code = "engine_unavailable"
+
+
+class EngineOverloaded(EngineUnavailable):
+    code = "engine_overloaded"
 
 
 class EngineFault(EngineError):

@@ -1,6 +1,6 @@
 """What the scheduling half asks of the numeric half besides `step.Runner`: a tokenizer, an embedder, a loader.
 
-Protocols and one value only; no torch, no files. The product's loader is `engine.runner.load_model`, tests inject fakes.
+Protocols and one value only; no torch, no files. The product's loader is `engine.runner.load_model`, tests pass fakes.
 """
 
 from __future__ import annotations

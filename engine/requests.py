@@ -87,6 +87,8 @@ class Logprob:
     logprob: float
     rank: int
     text: str = ""
+    raw: bytes = b""
+    """The token's exact bytes; `text` may hold U+FFFD where they are part of a character."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +99,8 @@ class TokenLogprobs:
     logprob: float
     text: str = ""
     top: tuple[Logprob, ...] = ()
+    rank: int | None = None
+    raw: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +126,8 @@ class EngineSignals:
     decode_s: float = 0.0
     cached_tokens: int = 0
     preemptions: int = 0
+    seed: int | None = None
+    """The seed used, also when the engine drew it: with it the answer can be reproduced."""
 
 
 @dataclass(frozen=True, slots=True)

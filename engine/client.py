@@ -1,0 +1,348 @@
+"""`AsyncEngine`: the engine's face for asyncio. Validates, compiles, submits; hands deliveries to their streams.
+
+Owns no scheduling. One hand-off per step comes from the engine thread (`call_soon_threadsafe`), and each delivery goes
+to its stream in O(1). Imports no torch; the product's loader is imported when the engine starts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+from weakref import WeakValueDictionary
+
+from engine.config import EngineConfig
+from engine.core import Delivery, Submission
+from engine.errors import DuplicateRequest, EngineError, EngineUnavailable, InvalidGrammar
+from engine.grammar import GrammarCompiler
+from engine.loop import EngineState, EngineThread
+from engine.ports import LoadedModel, Loader, Progress, TokenizerPort
+from engine.requests import FinishReason, GenerationRequest, Grammar, PromptScore, SamplingParams
+from engine.sampling import RequestLimits, check_prompt, request_limits, validate
+from engine.sequence import Kind
+from engine.stats import EngineStats
+from engine.stream import GenerationStream
+from engine.watchdog import Watchdog
+
+log = logging.getLogger(__name__)
+
+
+_ACCEPTING = (EngineState.READY, EngineState.PAUSED, EngineState.REBUILDING)
+"""While rebuilding, requests wait in the command queue; they are refused if the rebuild fails."""
+
+
+def default_loader(config: EngineConfig, progress: Progress) -> LoadedModel:
+    """The product's loader; imports torch."""
+    from engine.runner import load_model
+
+    return load_model(config, progress)
+
+
+class AsyncEngine:
+    """One model behind one step loop. Use from one event loop, except `abort` and `stop`, which are thread-safe.
+
+    `loader` builds runner and tokenizer in the engine thread (fakes in tests). `draw_seed` gives 64-bit seeds to
+    requests without one. A step longer than `watchdog_s` is reported and its waiters are told.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        loader: Loader | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        draw_seed: Callable[[], int] = lambda: secrets.randbits(64),
+        grammar_timeout_s: float = 5.0,
+        watchdog_s: float = 120.0,
+    ) -> None:
+        self.config = config
+        self._loader = loader or default_loader
+        self._clock, self._draw_seed = clock, draw_seed
+        self._grammar_timeout_s = grammar_timeout_s
+        self._streams: WeakValueDictionary[str, GenerationStream] = WeakValueDictionary()
+        self._by_ticket: WeakValueDictionary[int, GenerationStream] = WeakValueDictionary()
+        self._tickets = itertools.count(1)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: EngineThread | None = None
+        self._compiler: GrammarCompiler | None = None
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="esclusa-grammar")
+        self._compiling: set[asyncio.Task[None]] = set()
+        self._watchdog = Watchdog(watchdog_s, clock, self._tell_stalled)
+
+    # -- life --------------------------------------------------------------------------------------------------------
+
+    async def start(self, progress: Progress | None = None) -> None:
+        """Load the model in the engine thread. `progress(stage, percent)` is called on the event loop.
+
+        Raises what the loader raises (`UnsupportedModel`, `WeightsMismatch`, ...).
+        """
+        loop = asyncio.get_running_loop()
+        self._loop = loop
+
+        def report(stage: str, percent: float) -> None:
+            if progress is not None:
+                _call_soon(loop, progress, stage, percent)
+
+        self._thread = EngineThread(self.config, self._loader, self._deliver, progress=report, clock=self._clock)
+        await asyncio.wrap_future(self._thread.start())
+        self._compiler = GrammarCompiler(self._model.tokenizer)
+        self._watchdog.watch(self._thread)
+
+    async def close(self) -> None:
+        """End everything with `EngineUnavailable` and stop the thread. Idempotent."""
+        self._watchdog.stop()
+        for task in self._compiling:
+            task.cancel()
+        if self._thread is not None:
+            with suppress(EngineUnavailable):
+                await self._act(self._thread.close())
+            await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 30.0)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def drain(self) -> None:
+        """Refuse new requests and return when the last one has ended."""
+        await self._act(self._running_thread.drain())
+
+    async def pause(self) -> None:
+        await self._act(self._running_thread.pause())
+
+    async def resume(self) -> None:
+        await self._act(self._running_thread.resume())
+
+    async def sleep(self) -> None:
+        """Drain, release the weights, forget the cache. `wake` brings the engine back."""
+        await self._act(self._running_thread.sleep())
+
+    async def wake(self) -> None:
+        await self._act(self._running_thread.wake())
+
+    # -- work --------------------------------------------------------------------------------------------------------
+
+    def generate(self, request: GenerationRequest) -> GenerationStream:
+        """Start at once and stream. Closing the iterator aborts; its KV blocks are free one step later.
+
+        Raises here: `InvalidInput` and its kinds, `DuplicateRequest`, `EngineUnavailable`. Raises from the iterator:
+        `InvalidGrammar`, `EngineOverloaded`, `EngineFault`, `PoisonRequest`, `EngineUnavailable`.
+        """
+        submission = Submission(
+            request=request,
+            max_tokens=validate(request, self._limits()),
+            seed=self._seed_of(request),
+            bad_word_ids=self._bad_words(request.sampling),
+            fingerprint=_fingerprint(request),
+        )
+        return self._submit(submission)
+
+    async def score(self, request: GenerationRequest, *, likelihood: bool = True) -> PromptScore:
+        """Prefill once and leave the KV cached for a following `generate` of the same prompt and salt.
+
+        With `likelihood` every prompt position is computed and `prompt_mean_logprob` given; without it cached blocks
+        are used and it is None. Sampling parameters but the grammar's are ignored. Raises as `generate`.
+        """
+        sampling = SamplingParams(max_tokens=1, temperature=0.0)
+        request = replace(request, sampling=sampling)
+        validate(request, self._limits())
+        submission = Submission(request, 1, 0, Kind.SCORE, likelihood=likelihood, fingerprint=_fingerprint(request))
+        stream = self._submit(submission)
+        item = await stream.next_item()
+        if not isinstance(item, PromptScore):
+            raise EngineUnavailable("the score was aborted")
+        return item
+
+    async def embed(
+        self,
+        token_id_lists: Sequence[Sequence[int]],
+        *,
+        request_id: str = "embed",
+        share_key: str = "",
+        share_weight: float = 1.0,
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> list[tuple[float, ...]]:
+        """One vector of unit length per input, in order. Raises as `generate`; all inputs are checked first."""
+        inputs = [tuple(ids) for ids in token_id_lists]
+        for ids in inputs:
+            check_prompt(ids, self._limits())
+        embedder = self._model.embedder
+        if embedder is not None:
+            loop = asyncio.get_running_loop()
+            vectors = await loop.run_in_executor(self._executor, embedder.embed, inputs)
+            return [tuple(vector) for vector in vectors]
+        streams = []
+        for index, ids in enumerate(inputs):
+            request = GenerationRequest(
+                request_id=f"{request_id}/{next(self._tickets)}/{index}",
+                prompt_token_ids=ids,
+                sampling=SamplingParams(max_tokens=1, temperature=0.0),
+                share_key=share_key,
+                share_weight=share_weight,
+                priority=priority,
+                deadline_s=deadline_s,
+            )
+            submission = Submission(request, 1, 0, Kind.EMBED, fingerprint=_fingerprint(request))
+            streams.append(self._submit(submission))
+        try:
+            items = [await stream.next_item() for stream in streams]
+        finally:
+            for stream in streams:
+                stream.close()
+        if not all(isinstance(item, tuple) for item in items):
+            raise EngineUnavailable("the embedding was aborted")
+        return items
+
+    def abort(self, request_id: str, reason: str = "abort") -> None:
+        """End a request in any state with finish_reason `abort`. Idempotent; unknown ids are fine. Thread-safe."""
+        if self._thread is not None:
+            self._thread.end(request_id, FinishReason.ABORT, reason)
+
+    def stop(self, request_id: str, reason: str, *, finish_reason: FinishReason = FinishReason.STOP) -> None:
+        """End a running request in good order with `reason` as its stop reason. Idempotent. Thread-safe."""
+        if self._thread is not None:
+            self._thread.end(request_id, finish_reason, reason)
+
+    # -- looking in --------------------------------------------------------------------------------------------------
+
+    def stats(self) -> EngineStats:
+        """Any thread, no waiting; before `start` a snapshot in state `loading`."""
+        if self._thread is None:
+            return EngineStats()
+        return replace(self._thread.stats(), stalled_s=self._watchdog.stalled_s)
+
+    @property
+    def state(self) -> EngineState:
+        return EngineState.LOADING if self._thread is None else self._thread.state
+
+    @property
+    def tokenizer(self) -> Any:
+        """The model's tokenizer, with its chat template."""
+        return self._model.tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        """Prompt and answer together, in tokens: the model's window or what the KV pool holds."""
+        return self._limits().window
+
+    @property
+    def model_sha256(self) -> str:
+        return self._model.model_sha256
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _submit(self, submission: Submission) -> GenerationStream:
+        thread, request_id = self._running_thread, submission.request.request_id
+        if thread.state not in _ACCEPTING:
+            raise EngineUnavailable(f"the engine is {thread.state.value}", hint="retry in a moment")
+        known = self._streams.get(request_id)
+        if known is not None and not known.finished:
+            raise DuplicateRequest("request_id", request_id, "a request with this id is running")
+        submission = replace(submission, ticket=next(self._tickets))
+        stream = GenerationStream(request_id, self._closed)
+        self._streams[request_id] = stream
+        self._by_ticket[submission.ticket] = stream
+        grammar = submission.request.sampling.grammar
+        if grammar is None or submission.kind is not Kind.GENERATE:
+            thread.submit(submission)
+        else:
+            task = asyncio.get_running_loop().create_task(self._compile_and_submit(submission, grammar))
+            self._compiling.add(task)
+            task.add_done_callback(self._compiling.discard)
+        return stream
+
+    async def _compile_and_submit(self, submission: Submission, grammar: Grammar) -> None:
+        """Outside the step loop: the request joins the queue when its grammar is ready, or gets its error."""
+        compiler, loop = self._compiler, asyncio.get_running_loop()
+        if compiler is None:
+            raise EngineUnavailable("the engine is not loaded")
+        try:
+            compiling = loop.run_in_executor(self._executor, compiler.compile, grammar)
+            matcher = await asyncio.wait_for(compiling, self._grammar_timeout_s)
+        except TimeoutError:
+            limit = f"did not compile within {self._grammar_timeout_s:g} s"
+            self._dispatch([_refused(submission, InvalidGrammar(f"grammar.{grammar.type}", "grammar", limit))])
+        except EngineError as error:
+            self._dispatch([_refused(submission, error)])
+        else:
+            stream = self._by_ticket.get(submission.ticket)
+            if stream is not None and not stream.finished:
+                self._running_thread.submit(replace(submission, grammar=matcher))
+
+    def _deliver(self, deliveries: list[Delivery]) -> None:
+        """Called by the engine thread, once per step."""
+        if deliveries and self._loop is not None:
+            _call_soon(self._loop, self._dispatch, deliveries)
+
+    def _dispatch(self, deliveries: list[Delivery]) -> None:
+        for delivery in deliveries:
+            stream = self._by_ticket.get(delivery.ticket)
+            if stream is not None:
+                stream.put(delivery.item, delivery.last)
+
+    def _closed(self, stream: GenerationStream) -> None:
+        self.abort(stream.request_id, "closed")
+
+    def _tell_stalled(self) -> None:
+        error = EngineUnavailable("the engine has stalled", hint="retry on another replica")
+        for stream in list(self._streams.values()):
+            if not stream.finished:
+                self.abort(stream.request_id, "stalled")
+                stream.put(error, True)
+
+    def _seed_of(self, request: GenerationRequest) -> int:
+        seed = request.sampling.seed
+        return (self._draw_seed() if seed is None else seed) & (2**64 - 1)
+
+    def _bad_words(self, sampling: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        return bad_word_ids(self._model.tokenizer, sampling.bad_words)
+
+    def _limits(self) -> RequestLimits:
+        return request_limits(self.config, self._model.runner)
+
+    @property
+    def _model(self) -> LoadedModel:
+        thread = self._running_thread
+        if thread.model is None:
+            raise EngineUnavailable(f"the engine is {thread.state.value}")
+        return thread.model
+
+    @property
+    def _running_thread(self) -> EngineThread:
+        if self._thread is None:
+            raise EngineUnavailable("the engine has not been started")
+        return self._thread
+
+    async def _act(self, future: Future[None]) -> None:
+        await asyncio.wrap_future(future)
+
+
+def bad_word_ids(tokenizer: TokenizerPort, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Each word as it stands and with a space before it, as tokens."""
+    spellings = {tuple(tokenizer.encode(text)) for word in words for text in (word, f" {word.lstrip()}")}
+    return tuple(sorted(ids for ids in spellings if ids))
+
+
+def _fingerprint(request: GenerationRequest) -> bytes:
+    """The same for every submission of the same work, whatever its id."""
+    digest = sha256(repr(request.sampling).encode())
+    digest.update(repr(request.prompt_token_ids).encode())
+    return digest.digest()
+
+
+def _refused(submission: Submission, error: EngineError) -> Delivery:
+    return Delivery(submission.request.request_id, submission.ticket, error, True)
+
+
+def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: Any) -> None:
+    """The loop may have closed while the engine was still ending requests; nobody is left to tell then."""
+    try:
+        loop.call_soon_threadsafe(callback, *args)
+    except RuntimeError:
+        if not loop.is_closed():
+            raise

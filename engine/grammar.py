@@ -1,0 +1,199 @@
+"""Structured output through llguidance: compiles a `Grammar` into a matcher that masks tokens. Fails closed.
+
+Compiling runs outside the step loop with limits on size, parser work and time (the caller's executor). Anything that
+cannot be compiled is `InvalidGrammar`; a matcher that breaks while running is an `EngineFault` of its request.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from engine.errors import EngineFault, InvalidGrammar
+from engine.ports import TokenizerPort
+from engine.requests import Grammar
+
+MAX_GRAMMAR_CHARS = 65_536
+MAX_REGEX_CHARS = 4_096
+MAX_CHOICES = 1_024
+MAX_SCHEMA_DEPTH = 64
+MAX_LEXER_FUEL = 1_000_000
+MAX_LEXER_STATES = 50_000
+MAX_GRAMMAR_SIZE = 200_000
+_KEPT = 64
+_WHITESPACE = r"[ \n\t]{0,8}"
+"""Bounded, because small models like to fill an unbounded gap for ever."""
+
+
+class GrammarMatcher:
+    """The state of one choice. Not thread-safe; `copy` gives another choice its own state."""
+
+    def __init__(self, matcher: Any) -> None:
+        self._matcher = matcher
+
+    @property
+    def is_terminated(self) -> bool:
+        """Nothing but the end may follow."""
+        return bool(self._matcher.is_stopped())
+
+    def fill_bitmask(self, row: NDArray[np.int32]) -> None:
+        """Set bit `id` of int32 `row` [ceil(vocab / 32)] where token `id` may come next. Raises `EngineFault`."""
+        mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
+        self._check()
+        shared = min(len(mask), len(row))
+        row[:shared] = mask[:shared]
+        row[shared:] = 0
+
+    def accept(self, token_id: int) -> None:
+        """Advance by the token that was drawn. Raises `EngineFault` when the grammar does not allow it."""
+        if self._matcher.is_stopped():
+            return
+        if not self._matcher.consume_token(token_id):
+            raise EngineFault("the grammar refused a token", hint="simplify the schema or grammar")
+
+    def copy(self) -> GrammarMatcher:
+        return GrammarMatcher(self._matcher.deep_copy())
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise EngineFault("the grammar became too complex while it ran", hint="simplify the schema or grammar")
+
+
+class GrammarCompiler:
+    """Compiles and remembers. Thread-safe; llguidance releases the GIL while it builds."""
+
+    def __init__(self, tokenizer: TokenizerPort) -> None:
+        self._tokenizer = tokenizer
+        self._lock = threading.Lock()
+        self._compiled: OrderedDict[str, GrammarMatcher] = OrderedDict()
+
+    def compile(self, grammar: Grammar) -> GrammarMatcher:
+        """A fresh matcher. Raises `InvalidGrammar` naming what was refused."""
+        source = to_source(grammar)
+        with self._lock:
+            known = self._compiled.get(source)
+            if known is not None:
+                self._compiled.move_to_end(source)
+                return known.copy()
+        matcher = self._build(grammar, source)
+        with self._lock:
+            self._compiled[source] = matcher
+            if len(self._compiled) > _KEPT:
+                self._compiled.popitem(last=False)
+            return matcher.copy()
+
+    def _build(self, grammar: Grammar, source: str) -> GrammarMatcher:
+        from llguidance import LLMatcher, LLParserLimits
+
+        limits = LLParserLimits(
+            initial_lexer_fuel=MAX_LEXER_FUEL, max_lexer_states=MAX_LEXER_STATES, max_grammar_size=MAX_GRAMMAR_SIZE
+        )
+        matcher = LLMatcher(self._tokenizer.llguidance(), source, log_level=0, limits=limits)
+        if not matcher.is_error():
+            matcher.compute_bitmask()
+        if matcher.is_error():
+            raise InvalidGrammar(f"grammar.{grammar.type}", len(source), _first_line(matcher.get_error()))
+        return GrammarMatcher(matcher)
+
+
+def to_source(grammar: Grammar) -> str:
+    """llguidance's own grammar text. Raises `InvalidGrammar` for what is malformed or over a size limit. Pure."""
+    from llguidance import LLMatcher
+
+    value = grammar.value
+    match grammar.type:
+        case "json_object":
+            return _schema_source({"type": "object"})
+        case "json_schema":
+            return _schema_source(_load_schema(value))
+        case "regex":
+            return str(LLMatcher.grammar_from_regex(_text("regex", value, MAX_REGEX_CHARS)))
+        case "choice":
+            return str(LLMatcher.grammar_from_lark(_choice_lark(value)))
+        case "grammar":
+            return str(LLMatcher.grammar_from_lark(_as_lark(_text("grammar", value, MAX_GRAMMAR_CHARS))))
+    raise InvalidGrammar("grammar.type", grammar.type, "is not a kind of grammar")
+
+
+def _schema_source(schema: dict[str, Any]) -> str:
+    from llguidance import LLMatcher
+
+    try:
+        return str(LLMatcher.grammar_from_json_schema(schema, overrides={"whitespace_pattern": _WHITESPACE}))
+    except ValueError as error:
+        raise InvalidGrammar("grammar.json_schema", len(str(error)), "is not a JSON schema that can be used") from None
+
+
+def _load_schema(value: Any) -> dict[str, Any]:
+    field = "grammar.json_schema"
+    if isinstance(value, str):
+        try:
+            value = json.loads(_text("json_schema", value, MAX_GRAMMAR_CHARS))
+        except (ValueError, RecursionError):
+            raise InvalidGrammar(field, type(value).__name__, "is not valid JSON") from None
+    if not isinstance(value, dict):
+        raise InvalidGrammar(field, type(value).__name__, "must be a JSON object")
+    if _depth(value) > MAX_SCHEMA_DEPTH:
+        raise InvalidGrammar(field, f"over {MAX_SCHEMA_DEPTH} levels", f"may nest at most {MAX_SCHEMA_DEPTH} levels")
+    try:
+        size = len(json.dumps(value))
+    except (TypeError, ValueError, RecursionError):
+        raise InvalidGrammar(field, "object", "holds something that is not JSON") from None
+    if size > MAX_GRAMMAR_CHARS:
+        raise InvalidGrammar(field, size, f"may have at most {MAX_GRAMMAR_CHARS} characters")
+    return value
+
+
+def _depth(value: Any) -> int:
+    """Levels of nesting, cut off one above the limit, so that a cycle ends too."""
+    level, depth = [value], 0
+    while level and depth <= MAX_SCHEMA_DEPTH:
+        children: list[Any] = []
+        for item in level:
+            if isinstance(item, dict):
+                children.extend(v for v in item.values() if isinstance(v, dict | list))
+            elif isinstance(item, list):
+                children.extend(v for v in item if isinstance(v, dict | list))
+        level, depth = children[: MAX_GRAMMAR_CHARS + 1], depth + 1
+    return depth
+
+
+def _choice_lark(value: Any) -> str:
+    field = "grammar.choice"
+    if not isinstance(value, list | tuple) or not all(isinstance(v, str) and v for v in value):
+        raise InvalidGrammar(field, type(value).__name__, "must be a list of non-empty strings")
+    if not 0 < len(value) <= MAX_CHOICES:
+        raise InvalidGrammar(field, len(value), f"must hold 1 to {MAX_CHOICES} strings")
+    total = sum(len(choice) for choice in value)
+    if total > MAX_GRAMMAR_CHARS:
+        raise InvalidGrammar(field, total, f"may have at most {MAX_GRAMMAR_CHARS} characters in all")
+    return "start: " + " | ".join(json.dumps(choice) for choice in value)
+
+
+def _as_lark(text: str) -> str:
+    """GBNF-style EBNF (`root ::= ...`) is translated; anything else is taken as Lark."""
+    if "::=" not in text:
+        return text
+    from llguidance.gbnf_to_lark import any_to_lark
+
+    try:
+        return str(any_to_lark(text))
+    except Exception as error:  # noqa: BLE001 - the converter raises whatever its parser meets; all of it is bad input
+        raise InvalidGrammar("grammar.grammar", len(text), _first_line(str(error))) from None
+
+
+def _text(kind: str, value: Any, most: int) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidGrammar(f"grammar.{kind}", type(value).__name__, "must be a non-empty string")
+    if len(value) > most:
+        raise InvalidGrammar(f"grammar.{kind}", len(value), f"may have at most {most} characters")
+    return value
+
+
+def _first_line(message: str) -> str:
+    return message.strip().splitlines()[0][:200] if message.strip() else "cannot be compiled"

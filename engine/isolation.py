@@ -1,0 +1,64 @@
+"""Finds the request that makes a whole step fail, so that only it ends. Knows steps, not sequences' states.
+
+Safe to repeat: a step writes the same KV again and draws by (seed, position), and grammars advance only afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from engine.errors import EngineFault
+from engine.step import Step, StepResult, Work
+
+log = logging.getLogger(__name__)
+
+
+class StepFailure(Exception):
+    """A step failed and no single request is to blame: the runner or the engine itself is broken."""
+
+
+class CulpritFault(EngineFault):
+    """The step raises whenever this request is in it."""
+
+
+def run_in_halves(execute: Callable[[Step], StepResult], step: Step) -> StepResult:
+    """Run a failed step again, halving what fails down to single rows; those become `CulpritFault`s.
+
+    At most about 2 log2(n) executions for one culprit among n. Raises nothing of its own: the caller decides what it
+    means when every row is a culprit.
+    """
+    tokens: dict[int, Any] = {}
+    prompt_logprobs: dict[int, Any] = {}
+    pooled: dict[int, Any] = {}
+    faults: dict[int, Exception] = {}
+    freed = step.freed_slots
+    pending = [tuple(replace(work, fresh=True) for work in step.work)]
+    if len(step.work) > 1:
+        pending = _halves(pending[0])
+    while pending:
+        work = pending.pop()
+        try:
+            part = execute(Step(step.id, work, freed))
+        except Exception as error:
+            if len(work) > 1:
+                pending.extend(_halves(work))
+                continue
+            log.exception("one request fails alone", extra={"request_id": work[0].sequence.request_id})
+            fault = CulpritFault("a fault in the model step while this request ran", hint="send it again once")
+            fault.__cause__ = error
+            faults[work[0].slot] = fault
+            continue
+        freed = ()
+        tokens.update(part.tokens)
+        prompt_logprobs.update(part.prompt_logprobs)
+        pooled.update(part.pooled)
+        faults.update(part.faults)
+    return StepResult(tokens, prompt_logprobs, pooled, faults)
+
+
+def _halves(work: tuple[Work, ...]) -> list[tuple[Work, ...]]:
+    middle = len(work) // 2
+    return [work[middle:], work[:middle]]

@@ -1,0 +1,64 @@
+"""The step being built and what a step did to a sequence. Plain values; decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Seq
+from dataclasses import dataclass
+
+from engine.sequence import Sequence
+from engine.step import SampledToken, Work
+
+PromptPosition = tuple[int, float, int, tuple[tuple[int, float], ...]]
+"""(token id, log-probability, rank, most likely ones) of the prompt token after a position."""
+
+
+@dataclass(slots=True)
+class Advance:
+    """What one step did to one sequence. `sequence.finish_reason` is set when it ended."""
+
+    sequence: Sequence
+    start: int
+    """First position that the step computed."""
+    token: SampledToken | None = None
+    prompt_logprobs: Seq[PromptPosition] | None = None
+    pooled: Seq[float] | None = None
+    error: Exception | None = None
+
+
+class Plan:
+    """sequence -> new tokens, in order, and what is left of the token budget."""
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.prefill_tokens = 0
+        self.new_tokens: dict[Sequence, int] = {}
+
+    def put(self, sequence: Sequence, count: int) -> None:
+        self.new_tokens[sequence] = count
+        self.budget -= count
+        if sequence.remaining > 1:
+            self.prefill_tokens += count
+
+    def refund(self, sequence: Sequence) -> None:
+        count = self.new_tokens.pop(sequence, 0)
+        self.budget += count
+        if sequence.remaining > 1:
+            self.prefill_tokens -= count
+
+    def to_work(self) -> tuple[Work, ...]:
+        """The step's work. Marks the sequences as seen by the runner."""
+        return tuple(self._work(sequence, count) for sequence, count in self.new_tokens.items())
+
+    def _work(self, sequence: Sequence, count: int) -> Work:
+        start, fresh = sequence.num_computed, sequence.fresh
+        sequence.fresh = False
+        return Work(
+            slot=sequence.slot,
+            sequence=sequence,
+            num_computed=start,
+            num_new=count,
+            sample=start + count == sequence.num_tokens,
+            fresh=fresh,
+            want_prompt_logprobs=sequence.want_prompt_logprobs and start < sequence.num_prompt_tokens,
+            pool=sequence.is_embedding,
+        )

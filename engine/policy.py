@@ -1,0 +1,172 @@
+"""In which order waiting sequences are admitted and who gives way when memory is short. Owns no blocks or slots.
+
+`fcfs`      arrival; the last admitted gives way.
+`priority`  (priority, arrival), lower first; the highest number gives way. A head older than the bound goes first.
+`fair`      virtual token counters per share key (VTC, Sheng et al., arXiv 2401.00588): the share that has been served
+            least, by weight, goes next. Prefill tokens cost 1, decode tokens 2; cached and recomputed tokens cost
+            nothing. A share that comes back is lifted to the least active counter, so that idling earns no credit, and
+            a share with work but no admission for `starvation_bound_s` goes first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from engine.sequence import Sequence as Seq
+
+PREFILL_COST = 1.0
+DECODE_COST = 2.0
+_REMEMBERED_SHARES = 1024
+
+
+class Policy(Protocol):
+    def key(self, sequence: Seq) -> tuple[int, ...]:
+        """Order inside one share; smaller goes first. Fixed while the sequence waits."""
+        ...
+
+    def choose(self, heads: Sequence[Seq], now: float) -> Seq:
+        """The next to admit among the first of each share. `heads` is not empty. Pure."""
+        ...
+
+    def victim(self, running: Sequence[Seq]) -> Seq:
+        """Who gives way among `running`, which is not empty. Pure."""
+        ...
+
+    def displace(self, candidate: Seq, running: Sequence[Seq]) -> Seq | None:
+        """Who gives its slot to `candidate` when all slots are taken, or None. Pure."""
+        ...
+
+    def joined(self, sequence: Seq) -> None:
+        """The first living sequence of its share arrived."""
+        ...
+
+    def left(self, share_key: str) -> None:
+        """The last living sequence of the share ended."""
+        ...
+
+    def admitted(self, sequence: Seq, now: float) -> None: ...
+
+    def charge(self, sequence: Seq, prefill_tokens: int, decode_tokens: int) -> None: ...
+
+
+class FirstComeFirstServed:
+    def key(self, sequence: Seq) -> tuple[int, ...]:
+        return (sequence.preemptions == 0, sequence.order)
+
+    def choose(self, heads: Sequence[Seq], now: float) -> Seq:  # noqa: ARG002
+        return min(heads, key=self.key)
+
+    def victim(self, running: Sequence[Seq]) -> Seq:
+        return max(running, key=lambda s: s.order)
+
+    def displace(self, candidate: Seq, running: Sequence[Seq]) -> Seq | None:  # noqa: ARG002
+        return None
+
+    def joined(self, sequence: Seq) -> None: ...
+
+    def left(self, share_key: str) -> None: ...
+
+    def admitted(self, sequence: Seq, now: float) -> None: ...
+
+    def charge(self, sequence: Seq, prefill_tokens: int, decode_tokens: int) -> None: ...
+
+
+class ByPriority(FirstComeFirstServed):
+    def __init__(self, starvation_bound_s: float) -> None:
+        self._bound = starvation_bound_s
+
+    def key(self, sequence: Seq) -> tuple[int, ...]:
+        return (sequence.priority, sequence.order)
+
+    def choose(self, heads: Sequence[Seq], now: float) -> Seq:
+        starving = [s for s in heads if now - s.arrived_at > self._bound]
+        return min(starving, key=lambda s: s.order) if starving else min(heads, key=self.key)
+
+    def victim(self, running: Sequence[Seq]) -> Seq:
+        return max(running, key=self.key)
+
+
+class FairShare:
+    def __init__(self, starvation_bound_s: float) -> None:
+        self._bound = starvation_bound_s
+        self._counters: dict[str, float] = {}
+        self._last_admission: dict[str, float] = {}
+        self._active: dict[str, float] = {}
+        """share -> weight, for shares with living sequences."""
+        self._floor = 0.0
+
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """Weighted tokens served per share."""
+        return self._counters
+
+    def key(self, sequence: Seq) -> tuple[int, ...]:
+        return (sequence.preemptions == 0, sequence.priority, sequence.order)
+
+    def choose(self, heads: Sequence[Seq], now: float) -> Seq:
+        preempted = [s for s in heads if s.preemptions]
+        if preempted:
+            return min(preempted, key=lambda s: s.order)
+        waited = [(self._waits_since(s), s.order, s) for s in heads]
+        starving = [w for w in waited if now - w[0] > self._bound]
+        if starving:
+            return min(starving)[2]
+        return min(heads, key=lambda s: (self._counters[s.share_key], s.order))
+
+    def victim(self, running: Sequence[Seq]) -> Seq:
+        return max(running, key=lambda s: (self._counters[s.share_key], s.order))
+
+    def displace(self, candidate: Seq, running: Sequence[Seq]) -> Seq | None:
+        """A share without any running sequence takes one slot from the share furthest above its part.
+
+        Each sequence can be displaced once, so the work lost is bounded.
+        """
+        held: dict[str, int] = {}
+        for sequence in running:
+            held[sequence.share_key] = held.get(sequence.share_key, 0) + 1
+        if candidate.share_key in held:
+            return None
+        total = sum(self._active.values())
+        excess = {share: count - len(running) * self._active[share] / total for share, count in held.items()}
+        share = max(excess, key=lambda key: excess[key])
+        if held[share] < 2 or excess[share] <= 0:
+            return None
+        movable = [s for s in running if s.share_key == share and not s.displaced]
+        return max(movable, key=lambda s: s.order) if movable else None
+
+    def joined(self, sequence: Seq) -> None:
+        share = sequence.share_key
+        if self._active:
+            self._floor = max(self._floor, min(self._counters[s] for s in self._active))
+        self._counters[share] = max(self._counters.get(share, 0.0), self._floor)
+        self._active[share] = sequence.share_weight
+
+    def left(self, share_key: str) -> None:
+        self._floor = max(self._floor, min(self._counters[s] for s in self._active))
+        del self._active[share_key]
+        self._last_admission.pop(share_key, None)
+        if len(self._counters) > _REMEMBERED_SHARES + len(self._active):
+            self._counters = {
+                share: value for share, value in self._counters.items() if share in self._active or value > self._floor
+            }
+
+    def admitted(self, sequence: Seq, now: float) -> None:
+        self._last_admission[sequence.share_key] = now
+        self._active[sequence.share_key] = sequence.share_weight
+
+    def charge(self, sequence: Seq, prefill_tokens: int, decode_tokens: int) -> None:
+        cost = PREFILL_COST * prefill_tokens + DECODE_COST * decode_tokens
+        self._counters[sequence.share_key] += cost / sequence.share_weight
+
+    def _waits_since(self, sequence: Seq) -> float:
+        return max(self._last_admission.get(sequence.share_key, sequence.arrived_at), sequence.arrived_at)
+
+
+def make_policy(name: str, starvation_bound_s: float) -> Policy:
+    policies: dict[str, Policy] = {
+        "fcfs": FirstComeFirstServed(),
+        "priority": ByPriority(starvation_bound_s),
+        "fair": FairShare(starvation_bound_s),
+    }
+    return policies[name]

@@ -1,0 +1,22 @@
+"""Whether a text has fallen into a loop. Pure, over token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+_LONGEST_PERIOD = 32
+_REPEATS = 4
+_SHORTEST_LOOP = 16
+
+
+def is_looping(tokens: Sequence[int]) -> bool:
+    """True if the tail repeats one block of up to 32 tokens at least 4 times over at least 16 tokens."""
+    count = len(tokens)
+    for period in range(1, _LONGEST_PERIOD + 1):
+        length = max(_REPEATS * period, _SHORTEST_LOOP)
+        if length > count:
+            break
+        tail = tokens[count - length :]
+        if all(tail[i] == tail[i - period] for i in range(length - 1, period - 1, -1)):
+            return True
+    return False

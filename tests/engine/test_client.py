@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from engine import (
+    AsyncEngine,
+    DuplicateRequest,
+    EngineFault,
+    EngineOverloaded,
+    EngineState,
+    EngineUnavailable,
+    FinishReason,
+    PoisonRequest,
+)
+from engine.step import Step
+from tests.fakes.engines import collect, config, loader_of, request, text_of, tokens_of
+from tests.fakes.runner import FakeRunner
+
+Start = Callable[..., Awaitable[AsyncEngine]]
+
+
+@pytest.fixture
+async def start() -> AsyncIterator[Start]:
+    engines: list[AsyncEngine] = []
+
+    async def make(runner: Any = None, *, options: dict[str, Any] | None = None, **changes: Any) -> AsyncEngine:
+        engine = AsyncEngine(config(**changes), loader=loader_of(runner or FakeRunner()), **(options or {}))
+        engines.append(engine)
+        await engine.start()
+        return engine
+
+    yield make
+    for engine in engines:
+        await engine.close()
+
+
+def spelling(answer: str) -> Callable[..., int]:
+    """A next-token function that spells `answer` and then ends."""
+    ids = [*answer.encode(), 256]
+
+    def next_token(_: Any, work: Any) -> int:
+        return ids[min(len(work.sequence.token_ids) - work.sequence.num_prompt_tokens, len(ids) - 1)]
+
+    return next_token
+
+
+def slow() -> FakeRunner:
+    """2 ms a step, so that a test can act while requests run."""
+    return FakeRunner(before_step=lambda _: time.sleep(0.002))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """The engine's snapshot may be 50 ms old."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - the engine's clock is its own thread
+            await asyncio.sleep(0.005)
+
+
+def ended(engine: AsyncEngine, reason: str) -> int:
+    return dict(engine.stats().finished)[reason]
+
+
+async def test_start_reports_progress_and_becomes_ready() -> None:
+    engine = AsyncEngine(config(), loader=loader_of(FakeRunner()))
+    seen: list[tuple[str, float]] = []
+    assert engine.state is EngineState.LOADING
+    await engine.start(lambda stage, percent: seen.append((stage, percent)))
+    await asyncio.sleep(0)
+    assert engine.state is EngineState.READY
+    assert seen == [("weights", 50.0), ("ready", 100.0)]
+    await engine.close()
+    assert engine.state is EngineState.STOPPED
+
+
+async def test_a_loader_error_is_raised_by_start_and_later_requests_are_refused() -> None:
+    def load(*_: Any) -> Any:
+        raise RuntimeError("no such model")
+
+    engine = AsyncEngine(config(), loader=load)
+    with pytest.raises(RuntimeError, match="no such model"):
+        await engine.start()
+    assert engine.state is EngineState.FAILED
+    with pytest.raises(EngineUnavailable):
+        engine.generate(request("a"))
+    await engine.close()
+
+
+async def test_generate_streams_text_and_ends_with_usage_and_signals(start: Start) -> None:
+    engine = await start(FakeRunner(next_token=spelling("Buenos días")))
+    events = await collect(engine.generate(request("a", "hola")))
+    assert text_of(events) == "Buenos días"
+    last = events[-1]
+    assert last.finish_reason is FinishReason.STOP
+    assert last.usage is not None
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (4, len("Buenos días".encode()) + 1)
+    assert last.signals is not None
+    assert last.signals.mean_logprob == pytest.approx(-0.5)
+    assert last.signals.first_entropies == (1.5,) * 8
+    assert all(event.usage is None for event in events[:-1])
+
+
+async def test_max_tokens_ends_with_length_and_exact_count(start: Start) -> None:
+    engine = await start()
+    events = await collect(engine.generate(request("a", max_tokens=1)))
+    assert [event.finish_reason for event in events] == [FinishReason.LENGTH]
+    assert len(tokens_of(events)) == 1
+
+
+async def test_stop_string_across_tokens_cuts_the_text_and_names_itself(start: Start) -> None:
+    engine = await start(FakeRunner(next_token=spelling("uno dos FIN tres")))
+    events = await collect(engine.generate(request("a", stop=("FIN",))))
+    assert text_of(events) == "uno dos "
+    assert (events[-1].finish_reason, events[-1].stop_reason) == (FinishReason.STOP, "FIN")
+
+
+async def test_choices_are_seeded_apart_and_usage_counts_the_prompt_once(start: Start) -> None:
+    engine = await start()
+    events = await collect(engine.generate(request("a", "hola hola", n=3, seed=5, temperature=1.0, max_tokens=6)))
+    texts = [tokens_of(events, index) for index in range(3)]
+    assert len({tuple(t) for t in texts}) == 3
+    usages = [event.usage for event in events if event.usage is not None]
+    assert len(usages) == 1
+    assert (usages[0].prompt_tokens, usages[0].completion_tokens) == (9, 18)
+    second = await collect(engine.generate(request("b", "hola hola", seed=6, temperature=1.0, max_tokens=6)))
+    assert tokens_of(second) == texts[1]
+
+
+async def test_a_later_request_starts_before_an_earlier_one_ends(start: Start) -> None:
+    engine = await start(slow())
+    first = engine.generate(request("a", max_tokens=200))
+    await anext(first)
+    second = await collect(engine.generate(request("b", max_tokens=3)))
+    assert second[-1].finish_reason is FinishReason.LENGTH
+    assert not first.finished
+    await first.aclose()
+
+
+async def test_closing_the_stream_aborts_and_frees_every_block(start: Start) -> None:
+    engine = await start(slow())
+    stream = engine.generate(request("a", max_tokens=200))
+    await anext(stream)
+    await stream.aclose()
+    await until(lambda: ended(engine, "abort") == 1)
+    assert engine.stats().kv.free_blocks == engine.stats().kv.num_blocks
+    with pytest.raises(StopAsyncIteration):
+        await anext(stream)
+
+
+async def test_a_stream_that_is_dropped_unread_is_aborted(start: Start) -> None:
+    engine = await start(slow())
+    engine.generate(request("a", max_tokens=200))
+    gc.collect()
+    await until(lambda: ended(engine, "abort") == 1)
+
+
+async def test_a_cancelled_reader_aborts_the_request(start: Start) -> None:
+    engine = await start(slow())
+    await engine.pause()
+    stream = engine.generate(request("a", max_tokens=200))
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(anext(stream), 0.02)
+    await engine.resume()
+    await until(lambda: ended(engine, "abort") == 1)
+
+
+async def test_abort_is_idempotent_and_tolerates_unknown_ids(start: Start) -> None:
+    engine = await start(slow())
+    stream = engine.generate(request("a", max_tokens=200))
+    await anext(stream)
+    engine.abort("a", "revoked")
+    engine.abort("a", "revoked")
+    engine.abort("nobody")
+    events = await collect(stream)
+    assert (events[-1].finish_reason, events[-1].stop_reason) == (FinishReason.ABORT, "revoked")
+    engine.abort("a")
+    await collect(engine.generate(request("b", max_tokens=2)))
+
+
+async def test_stop_gives_its_reason_and_keeps_what_was_generated(start: Start) -> None:
+    engine = await start(slow())
+    stream = engine.generate(request("a", max_tokens=200))
+    first = await anext(stream)
+    engine.stop("a", "budget", finish_reason=FinishReason.LENGTH)
+    events = [first, *await collect(stream)]
+    assert (events[-1].finish_reason, events[-1].stop_reason) == (FinishReason.LENGTH, "budget")
+    assert events[-1].usage is not None
+    assert events[-1].usage.completion_tokens == len(tokens_of(events))
+
+
+async def test_a_running_id_is_refused_and_can_be_used_again_after_its_end(start: Start) -> None:
+    engine = await start(slow())
+    stream = engine.generate(request("a", max_tokens=200))
+    with pytest.raises(DuplicateRequest):
+        engine.generate(request("a"))
+    await stream.aclose()
+    again = await collect(engine.generate(request("a", max_tokens=3)))
+    assert len(tokens_of(again)) == 3
+
+
+async def test_more_waiting_requests_than_allowed_are_refused(start: Start) -> None:
+    engine = await start(max_waiting=2)
+    await engine.pause()
+    kept = [engine.generate(request(str(i), max_tokens=2)) for i in range(2)]
+    with pytest.raises(EngineOverloaded):
+        await collect(engine.generate(request("late")))
+    await engine.resume()
+    for stream in kept:
+        assert (await collect(stream))[-1].finish_reason is FinishReason.LENGTH
+
+
+async def test_a_deadline_ends_a_waiting_and_a_running_request(start: Start) -> None:
+    now = [100.0]
+    engine = await start(slow(), options={"clock": lambda: now[0]}, max_num_seqs=1)
+    running = engine.generate(request("a", max_tokens=200, deadline_s=101.0))
+    await anext(running)
+    waiting = engine.generate(request("b", max_tokens=2, deadline_s=101.0))
+    now[0] = 102.0
+    for stream in (running, waiting):
+        assert (await collect(stream))[-1].finish_reason is FinishReason.DEADLINE
+
+
+async def test_score_reports_the_first_token_and_leaves_the_prompt_cached(start: Start) -> None:
+    engine = await start()
+    score = await engine.score(request("a", "una pregunta larga"))
+    assert (score.first_entropy, score.first_margin, score.prompt_tokens) == (1.5, 0.25, 18)
+    assert score.prompt_mean_logprob == pytest.approx(-sum(range(17)) / 17)
+    events = await collect(engine.generate(request("b", "una pregunta larga", max_tokens=1)))
+    assert events[-1].usage is not None
+    assert events[-1].usage.cached_tokens == 16
+
+
+async def test_embed_gives_one_vector_per_input_in_order(start: Start) -> None:
+    engine = await start(max_num_batched_tokens=4)
+    vectors = await engine.embed([[1, 2, 3], [4] * 10, [5]])
+    assert vectors == [(6.0, 3.0), (40.0, 10.0), (5.0, 1.0)]
+
+
+async def test_drain_refuses_new_work_and_finishes_the_old(start: Start) -> None:
+    engine = await start(slow())
+    stream = engine.generate(request("a", max_tokens=50))
+    draining = asyncio.create_task(engine.drain())
+    while engine.state is not EngineState.DRAINING:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    with pytest.raises(EngineUnavailable):
+        engine.generate(request("b"))
+    assert (await collect(stream))[-1].finish_reason is FinishReason.LENGTH
+    await draining
+    await engine.resume()
+    assert await collect(engine.generate(request("c", max_tokens=1)))
+
+
+async def test_sleep_releases_the_weights_and_wake_brings_them_back(start: Start) -> None:
+    runner = FakeRunner()
+    engine = await start(runner)
+    await engine.sleep()
+    assert not runner.weights_loaded
+    assert engine.state is EngineState.ASLEEP
+    with pytest.raises(EngineUnavailable):
+        engine.generate(request("a"))
+    await engine.wake()
+    assert runner.weights_loaded
+    assert await collect(engine.generate(request("b", max_tokens=1)))
+
+
+async def test_close_tells_every_waiter(start: Start) -> None:
+    engine = await start(slow())
+    streams = [engine.generate(request(str(i), max_tokens=200)) for i in range(3)]
+    await engine.close()
+    for stream in streams:
+        with pytest.raises(EngineUnavailable):
+            await collect(stream)
+
+
+class Breaker:
+    """Makes steps fail that hold a request whose id starts with `bad`."""
+
+    def __init__(self) -> None:
+        self.broken = 0
+
+    def __call__(self, step: Step) -> None:
+        if any(work.sequence.request_id.startswith("bad") for work in step.work):
+            self.broken += 1
+            raise RuntimeError("kernel fault")
+
+
+async def test_a_request_that_breaks_its_step_ends_alone(start: Start) -> None:
+    engine = await start(FakeRunner(before_step=Breaker()))
+    good = [engine.generate(request(f"g{i}", max_tokens=20)) for i in range(5)]
+    with pytest.raises(EngineFault):
+        await collect(engine.generate(request("bad", max_tokens=20)))
+    alone = AsyncEngine(config(), loader=loader_of(FakeRunner()))
+    await alone.start()
+    for index, stream in enumerate(good):
+        expected = await collect(alone.generate(request(f"g{index}", max_tokens=20)))
+        assert tokens_of(await collect(stream)) == tokens_of(expected)
+    await alone.close()
+    assert engine.stats().restarts == 0
+
+
+async def test_a_request_that_breaks_two_steps_is_refused(start: Start) -> None:
+    engine = await start(FakeRunner(before_step=Breaker()))
+    other = engine.generate(request("good", max_tokens=200))
+    for attempt in range(2):
+        with pytest.raises(EngineFault):
+            await collect(engine.generate(request(f"bad{attempt}", "veneno")))
+    with pytest.raises(PoisonRequest):
+        await collect(engine.generate(request("bad3", "veneno")))
+    await other.aclose()
+    await until(lambda: engine.stats().poisoned == 1)
+
+
+async def test_a_row_fault_ends_all_choices_of_its_request_only(start: Start) -> None:
+    runner = FakeRunner()
+    runner.row_faults["bad"] = EngineFault("sampler row")
+    engine = await start(runner)
+    good = engine.generate(request("good", max_tokens=10))
+    with pytest.raises(EngineFault, match="sampler row"):
+        await collect(engine.generate(request("bad", n=2)))
+    assert len(tokens_of(await collect(good))) == 10
+    assert engine.stats().kv.free_blocks == engine.stats().kv.num_blocks
+
+
+async def test_a_broken_runner_is_replaced_and_every_waiter_told(start: Start) -> None:
+    made: list[FakeRunner] = []
+
+    def always(_: Step) -> None:
+        raise RuntimeError("the device is gone")
+
+    def build() -> FakeRunner:
+        made.append(FakeRunner(before_step=None if made else always))
+        return made[-1]
+
+    engine = await start(build)
+    await engine.pause()
+    streams = [engine.generate(request(str(i), f"pregunta {i}", max_tokens=5)) for i in range(3)]
+    await engine.resume()
+    for stream in streams:
+        with pytest.raises(EngineFault):
+            await collect(stream)
+    assert len(tokens_of(await collect(engine.generate(request("after", max_tokens=5))))) == 5
+    assert made[0].closed
+    assert len(made) == 2
+    assert engine.stats().restarts == 1
+
+
+async def test_the_loop_survives_its_own_bug_and_goes_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = await start()
+    core = engine._thread._core  # type: ignore[union-attr]
+    assert core is not None
+
+    def broken(*_: Any) -> Any:
+        raise AssertionError("a bug in the scheduler")
+
+    monkeypatch.setattr(core.scheduler, "schedule", broken)
+    with pytest.raises(EngineFault):
+        await collect(engine.generate(request("a", max_tokens=5)))
+    assert len(tokens_of(await collect(engine.generate(request("b", max_tokens=5))))) == 5
+    assert engine.stats().restarts == 1
+
+
+async def test_a_step_that_does_not_return_is_reported_to_its_waiters(start: Start) -> None:
+    import threading
+
+    release = threading.Event()
+    engine = await start(FakeRunner(before_step=lambda _: release.wait(5)), options={"watchdog_s": 0.08})
+    stream = engine.generate(request("a"))
+    with pytest.raises(EngineUnavailable, match="stalled"):
+        await asyncio.wait_for(collect(stream), 3)
+    assert engine.stats().stalled_s > 0
+    release.set()
+    await until(lambda: ended(engine, "abort") == 1)
+
+
+async def test_a_slow_reader_does_not_hold_up_the_engine(start: Start) -> None:
+    engine = await start()
+    unread = engine.generate(request("slow", max_tokens=100))
+    for index in range(5):
+        await collect(engine.generate(request(str(index), max_tokens=20)))
+    await until(lambda: ended(engine, "length") == 6)
+    assert len(tokens_of(await collect(unread))) == 100
