@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -37,3 +38,12 @@ def authenticate(service: IdentityService, context: RequestContext) -> Authentic
         return await service.authenticate(Credential("authorization", token), context)
 
     return call
+
+
+async def eventually(true: Callable[[], bool], *, within_s: float) -> bool:
+    """Whether `true()` becomes true in time; looks every 10 ms."""
+    for _ in range(int(within_s * 100)):
+        if true():
+            return True
+        await asyncio.sleep(0.01)
+    return true()
