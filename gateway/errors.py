@@ -14,6 +14,7 @@ GatewayError
 ├── RequestTooLarge          413
 ├── UnsupportedMediaType     415
 ├── UnknownField             422  admin API: a field that does not exist
+├── InvalidDocument          422  admin API: a document that can be read but not accepted
 ├── PreconditionRequired     428  If-Match missing
 ├── HeadersTooLarge          431
 ├── RateLimited              429  a window is full, try again soon
@@ -123,6 +124,10 @@ class UnsupportedMediaType(GatewayError):
 
 class UnknownField(GatewayError):
     status, type, code = 422, "invalid_request_error", "unknown_field"
+
+
+class InvalidDocument(GatewayError):
+    status, type, code = 422, "invalid_request_error", "invalid_document"
 
 
 class PreconditionRequired(GatewayError):

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
 
-from gateway.access.conditions import Condition, compile_condition
-from gateway.access.document import Limit, Models, PolicySet, RoleBinding, Rule
+from gateway.access.conditions import compile_condition
+from gateway.access.document import Models, PolicySet, RoleBinding, Rule
 from gateway.access.lint import warnings_of
 from gateway.access.parsing import spot_of
 from gateway.access.patterns import ModelSelector, compile_pattern
 from gateway.access.problems import Path, PolicyInvalid, Problem
+from gateway.access.quotas import compile_limit
 from gateway.access.references import reference_problems, role_closures
-from gateway.access.snapshot import CompiledBinding, CompiledLimit, CompiledRule, MaskIndex, Snapshot
+from gateway.access.snapshot import CompiledBinding, CompiledRule, MaskIndex, Snapshot
 from gateway.access.source import Source
 from gateway.flow.values import ModelCard
 
@@ -59,7 +59,7 @@ def compile_policy(
         modelless=_mask(rule for rule in rules if rule.models is None),
         denies=_mask(rule for rule in rules if rule.deny),
         conditional=_mask(rule for rule in rules if rule.condition is not None),
-        limits=tuple(_compile_limit(limit) for limit in sorted(document.limits, key=lambda limit: limit.id)),
+        limits=tuple(compile_limit(limit) for limit in sorted(document.limits, key=lambda limit: limit.id)),
     )
 
 
@@ -106,14 +106,9 @@ def _compile_rule(number: int, rule: Rule, document: PolicySet, known: frozenset
         tenants=_optional_set(subjects.tenants),
         actions=_optional_set(rule.actions),
         models=_selector(rule.models, document, None if deny else known),
-        condition=_condition(rule),
+        condition=compile_condition(rule.when),
         obligations=rule.obligations,
     )
-
-
-def _condition(rule: Rule) -> Condition | None:
-    condition = compile_condition(rule.when)
-    return None if condition == Condition() else condition
 
 
 def _selector(models: Models | None, document: PolicySet, known: frozenset[str] | None) -> ModelSelector | None:
@@ -132,32 +127,6 @@ def _selector(models: Models | None, document: PolicySet, known: frozenset[str] 
         labels=tuple(sorted(models.labels.items())),
         known=None if by_label_alone else known,
     )
-
-
-def _compile_limit(limit: Limit) -> CompiledLimit:
-    cost = limit.cost_eur if limit.cost_eur is not None else limit.cost
-    named = limit.window if limit.seconds is None else "minute"
-    quantities: dict[str, Any] = {
-        "id": limit.id,
-        "window": named,
-        "window_s": limit.seconds,
-        "tz": limit.tz,
-        "requests": limit.requests,
-        "tokens": limit.tokens,
-        "tokens_in": limit.tokens_in,
-        "tokens_out": limit.tokens_out,
-        "concurrent": limit.concurrent,
-        "cost_micro": None if cost is None else round(cost * 1_000_000),
-        "currency": limit.currency,
-        "warn_at": tuple(sorted(limit.warn_at)),
-        "on_store_error": limit.on_store_error,
-    }
-    models = None
-    if limit.scope.model is not None:
-        pattern = compile_pattern(limit.scope.model)
-        exact = frozenset() if pattern.wild else frozenset({pattern.text})
-        models = ModelSelector(False, exact, (pattern,) if pattern.wild else (), (), None)
-    return CompiledLimit(limit, models, quantities)
 
 
 def _mappings(document: PolicySet) -> Mapping[tuple[str, str, str], frozenset[str]]:

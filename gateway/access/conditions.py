@@ -7,6 +7,7 @@ A test answers True or False, or raises `Undecidable` when the situation does no
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -14,8 +15,12 @@ from zoneinfo import ZoneInfo
 from gateway.access.document import DAYS, TimeTest, When
 from gateway.access.vocabulary import DATA_CLASSES
 
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _RANK = {name: rank for rank, name in enumerate(DATA_CLASSES)}
+
+
+Test = Callable[["Condition", "Situation"], bool]
 
 
 class Undecidable(Exception):
@@ -29,8 +34,20 @@ class Situation:
     at: datetime
     data_class: str | None
     purpose: str | None
-    source_ip: str | None
+    source: Address | None
+    """None when the address is unknown or not an address."""
     client_id: str | None
+
+
+def read_address(text: str | None) -> Address | None:
+    """The source address; one that came in as IPv6-mapped IPv4 counts as IPv4."""
+    try:
+        address = ipaddress.ip_address(text or "")
+    except ValueError:
+        return None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped
+    return address
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +78,8 @@ class Condition:
     window: TimeWindow | None = None
     networks: tuple[Network, ...] | None = None
     clients: frozenset[str] | None = None
+    tests: tuple[tuple[str, Test], ...] = ()
+    """The tests that this condition makes, cheapest first."""
 
     def first_failure(self, situation: Situation) -> str | None:
         """Name of the first test that does not hold, or None when all hold. Raises `Undecidable`.
@@ -68,7 +87,7 @@ class Condition:
         A test that is plainly false settles the question even when another one cannot be decided.
         """
         doubt: Undecidable | None = None
-        for name, test in _TESTS:
+        for name, test in self.tests:
             try:
                 if not test(self, situation):
                     return name
@@ -87,8 +106,6 @@ def data_class_rank(name: str) -> int:
 
 
 def _data_class(condition: Condition, situation: Situation) -> bool:
-    if condition.data_class_min is None and condition.data_class_max is None:
-        return True
     if situation.data_class is None:
         raise Undecidable("dataClass is unknown")
     rank = data_class_rank(situation.data_class)
@@ -97,8 +114,6 @@ def _data_class(condition: Condition, situation: Situation) -> bool:
 
 
 def _purpose(condition: Condition, situation: Situation) -> bool:
-    if condition.purposes is None and condition.excluded_purposes is None:
-        return True
     if situation.purpose is None:
         raise Undecidable("purpose is not stated")
     if condition.purposes is not None:
@@ -111,15 +126,9 @@ def _time(condition: Condition, situation: Situation) -> bool:
 
 
 def _source(condition: Condition, situation: Situation) -> bool:
-    if condition.networks is None:
-        return True
-    try:
-        address = ipaddress.ip_address(situation.source_ip or "")
-    except ValueError:
-        raise Undecidable("source address is unknown") from None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return any(address in network for network in condition.networks)
+    if situation.source is None:
+        raise Undecidable("source address is unknown")
+    return any(situation.source in network for network in condition.networks or ())
 
 
 def _client(condition: Condition, situation: Situation) -> bool:
@@ -127,19 +136,21 @@ def _client(condition: Condition, situation: Situation) -> bool:
     return condition.clients is None or situation.client_id in condition.clients
 
 
-_TESTS = (
-    ("clients", _client),
-    ("dataClass", _data_class),
-    ("purpose", _purpose),
-    ("time", _time),
-    ("sourceCidr", _source),
-)
-
-
 def compile_condition(when: When | None) -> Condition | None:
+    """None for a `when` that asks nothing."""
     if when is None:
         return None
     data_class, purpose = when.data_class, when.purpose
+    written: tuple[tuple[str, Test, object], ...] = (
+        ("clients", _client, when.clients),
+        ("dataClass", _data_class, data_class),
+        ("purpose", _purpose, purpose),
+        ("time", _time, when.time),
+        ("sourceCidr", _source, when.source_cidr),
+    )
+    tests = tuple((name, test) for name, test, part in written if part is not None)
+    if not tests:
+        return None
     return Condition(
         data_class_min=_RANK[data_class.min] if data_class and data_class.min else None,
         data_class_max=_RANK[data_class.max] if data_class and data_class.max else None,
@@ -148,6 +159,7 @@ def compile_condition(when: When | None) -> Condition | None:
         window=_compile_window(when.time),
         networks=tuple(ipaddress.ip_network(text) for text in when.source_cidr) if when.source_cidr else None,
         clients=frozenset(when.clients) if when.clients else None,
+        tests=tests,
     )
 
 

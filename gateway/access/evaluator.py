@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gateway.access.compiler import model_mask
-from gateway.access.conditions import Situation, Undecidable, data_class_rank
+from gateway.access.conditions import Situation, Undecidable, data_class_rank, read_address
 from gateway.access.holder import Holder, holder_of
 from gateway.access.obligations import merge_obligations
 from gateway.access.quotas import limits_for
@@ -60,21 +60,15 @@ def evaluate(
     )
 
 
+DIMENSIONS = ("subjects", "actions", "models", "types", "departments", "tenants")
+
+
 def match_rules(
     snapshot: Snapshot, principal: Principal, action: str, model: ModelCard | None, context: RequestContext
 ) -> Match:
     holder = holder_of(snapshot, principal, context.received_at)
-    named = snapshot.everyone | snapshot.by_principal.get(holder.key, 0)
-    for role in holder.roles:
-        named |= snapshot.by_role.get(role, 0)
-    candidates = (
-        named
-        & snapshot.by_action.get(action)
-        & _rules_on(snapshot, model)
-        & snapshot.by_type.get(principal.kind)
-        & snapshot.by_department.get(principal.department)
-        & snapshot.by_tenant.get(principal.tenant)
-    )
+    subjects, actions, models, types, departments, tenants = rule_masks(snapshot, principal, holder, action, model)
+    candidates = subjects & actions & models & types & departments & tenants
     conditional = candidates & snapshot.conditional
     if not conditional:
         return Match(holder, candidates)
@@ -82,12 +76,29 @@ def match_rules(
     return Match(holder, (candidates ^ conditional) | held, undecided)
 
 
+def rule_masks(
+    snapshot: Snapshot, principal: Principal, holder: Holder, action: str, model: ModelCard | None
+) -> tuple[int, int, int, int, int, int]:
+    """For each of `DIMENSIONS`, the rules that the request satisfies in it."""
+    subjects = snapshot.everyone | snapshot.by_principal.get(holder.key, 0)
+    for role in holder.roles:
+        subjects |= snapshot.by_role.get(role, 0)
+    return (
+        subjects,
+        snapshot.by_action.get(action),
+        _rules_on(snapshot, model),
+        snapshot.by_type.get(principal.kind),
+        snapshot.by_department.get(principal.department),
+        snapshot.by_tenant.get(principal.tenant),
+    )
+
+
 def situation_of(snapshot: Snapshot, principal: Principal, context: RequestContext) -> Situation:
     return Situation(
         at=context.received_at,
         data_class=context.data_class or snapshot.document.settings.default_data_class,
         purpose=context.purpose,
-        source_ip=context.client.ip,
+        source=read_address(context.client.ip),
         client_id=principal.client_id,
     )
 

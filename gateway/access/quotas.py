@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
-from gateway.access.document import LimitScope
+from gateway.access.document import Limit
 from gateway.access.holder import Holder
+from gateway.access.patterns import ModelSelector, compile_pattern
 from gateway.access.snapshot import CompiledLimit, Snapshot
 from gateway.flow.values import LimitRule, ModelCard, Principal
 
 MAX_CACHED = 20_000
+_NAMED = ("user", "department", "role", "tenant")
 
 
 def limits_for(
@@ -17,64 +20,95 @@ def limits_for(
 ) -> tuple[LimitRule, ...]:
     """In the order of the limits' ids. A limit per role gives one rule for each role held."""
     found: list[LimitRule] = []
+    known = snapshot.limit_rules
+    tenant = _part(principal.tenant)
     for number, limit in enumerate(snapshot.limits):
-        if not _applies(limit, principal, holder, model):
+        if limit.filters and not _applies(limit, principal, holder):
             continue
-        for scope, key in _counters(limit.spec.scope, principal, holder, model):
-            rule = snapshot.limit_rules.get((number, key))
+        if limit.models is not None and (model is None or not limit.models.matches(model)):
+            continue
+        for key in _counters(limit, tenant, principal, holder, model):
+            rule = known.get((number, key))
             if rule is None:
-                rule = LimitRule(scope=scope, scope_key=key, **limit.quantities)
-                if len(snapshot.limit_rules) >= MAX_CACHED:
-                    snapshot.limit_rules.clear()
-                snapshot.limit_rules[number, key] = rule
+                rule = LimitRule(scope=limit.kind, scope_key=key, **limit.quantities)
+                if len(known) >= MAX_CACHED:
+                    known.clear()
+                known[number, key] = rule
             found.append(rule)
     return tuple(found)
 
 
-def _applies(limit: CompiledLimit, principal: Principal, holder: Holder, model: ModelCard | None) -> bool:
-    scope = limit.spec.scope
-    if scope.user is not None and scope.user != holder.key:
-        return False
-    if scope.department is not None and scope.department != holder.charged_department:
-        return False
-    if scope.role is not None and scope.role not in holder.roles:
-        return False
-    if scope.tenant is not None and scope.tenant != principal.tenant:
-        return False
-    return limit.models is None or (model is not None and limit.models.matches(model))
+def _applies(limit: CompiledLimit, principal: Principal, holder: Holder) -> bool:
+    for name, value in limit.filters:
+        if name == "role":
+            if value not in holder.roles:
+                return False
+        elif value != (
+            holder.key if name == "user" else holder.charged_department if name == "department" else principal.tenant
+        ):
+            return False
+    return True
 
 
 def _counters(
-    scope: LimitScope, principal: Principal, holder: Holder, model: ModelCard | None
-) -> Iterator[tuple[str, str]]:
-    """(scope, counter name). A department, role or user is counted within its tenant; a model across tenants."""
-    kind: str = scope.each or next(
-        name for name in ("user", "department", "role", "tenant", "model") if _named(scope, name)
-    )
-    tenant = _part(principal.tenant)
-    if kind == "user":
-        yield kind, f"user:{tenant}/{principal.issuer}/{_part(principal.subject)}"
-    elif kind == "key":
-        if principal.kind == "service" and principal.credential_id is not None:
-            yield kind, f"key:{tenant}/{_part(principal.credential_id)}"
-    elif kind == "department":
-        if holder.charged_department is not None:
-            yield kind, f"department:{tenant}/{_part(holder.charged_department)}"
-    elif kind == "role":
-        for role in sorted(holder.roles) if scope.role is None else (scope.role,):
-            yield kind, f"role:{tenant}/{role}"
-    elif kind == "tenant":
-        yield kind, f"tenant:{tenant}"
-    elif scope.model is not None:
-        yield kind, f"model:{scope.model}"
-    elif model is not None and not model.virtual:
-        yield kind, f"model:{model.id}"
-
-
-def _named(scope: LimitScope, name: str) -> bool:
-    return getattr(scope, name) is not None
+    limit: CompiledLimit, tenant: str, principal: Principal, holder: Holder, model: ModelCard | None
+) -> tuple[str, ...]:
+    """Counter names. A department, role or user is counted within its tenant; a model across tenants."""
+    match limit.kind:
+        case "user":
+            return (f"user:{tenant}/{principal.issuer}/{_part(principal.subject)}",)
+        case "department":
+            department = holder.charged_department
+            return () if department is None else (f"department:{tenant}/{_part(department)}",)
+        case "role":
+            roles = sorted(holder.roles) if limit.each else [value for name, value in limit.filters if name == "role"]
+            return tuple(f"role:{tenant}/{role}" for role in roles)
+        case "tenant":
+            return (f"tenant:{tenant}",)
+        case "key":
+            # Only a service's credential is a lasting key; a person's token id changes with every token.
+            if principal.kind == "service" and principal.credential_id is not None:
+                return (f"key:{tenant}/{_part(principal.credential_id)}",)
+            return ()
+        case _:
+            if not limit.each:
+                return (f"model:{limit.model}",)
+            return () if model is None or model.virtual else (f"model:{model.id}",)
 
 
 def _part(text: str) -> str:
     """One component of a counter's name: with `/` escaped, no two (tenant, issuer, subject) share a name."""
     return text.replace("%", "%25").replace("/", "%2F") if "/" in text or "%" in text else text
+
+
+def compile_limit(limit: Limit) -> CompiledLimit:
+    scope = limit.scope
+    filters = tuple((name, value) for name in _NAMED if (value := getattr(scope, name)) is not None)
+    kind = scope.each or (filters[0][0] if filters else "model")
+    return CompiledLimit(
+        kind=kind,
+        filters=filters,
+        model=scope.model,
+        models=_selector(scope.model),
+        each=scope.each is not None,
+        quantities=dict(_quantities(limit)),
+    )
+
+
+def _selector(pattern: str | None) -> ModelSelector | None:
+    if pattern is None:
+        return None
+    compiled = compile_pattern(pattern)
+    exact = frozenset[str]() if compiled.wild else frozenset({pattern})
+    return ModelSelector(False, exact, (compiled,) if compiled.wild else (), (), None)
+
+
+def _quantities(limit: Limit) -> Iterator[tuple[str, Any]]:
+    cost = limit.cost_eur if limit.cost_eur is not None else limit.cost
+    yield "id", limit.id
+    yield "window", limit.window if limit.seconds is None else "minute"
+    yield "window_s", limit.seconds
+    yield "cost_micro", None if cost is None else round(cost * 1_000_000)
+    yield "warn_at", tuple(sorted(limit.warn_at))
+    for name in ("tz", "requests", "tokens", "tokens_in", "tokens_out", "concurrent", "currency", "on_store_error"):
+        yield name, getattr(limit, name)

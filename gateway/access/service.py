@@ -83,7 +83,7 @@ class AccessService:
         """
         seed = self._read_seed()
         if self._repository is None:
-            self._snapshot = self._compile(StoredVersion(1, seed, self._clock.now()))
+            self._snapshot = self.compile(StoredVersion(1, seed, self._clock.now()))
             return
         try:
             if await self._repository.current_number() is None:
@@ -191,7 +191,7 @@ class AccessService:
                 stored = await self._repository.current()
                 if stored is None:
                     raise Unavailable("The policy is not available.", code="policy_unavailable", detail="no head row")
-                self._snapshot = await asyncio.to_thread(self._compile, stored)
+                self._snapshot = await asyncio.to_thread(self.compile, stored)
                 self._stored = stored
                 self._saved_s = None
                 _log.info("policy version %d is in force", stored.version)
@@ -232,11 +232,12 @@ class AccessService:
         if age_s > self._settings.max_stale_s:
             _log.error("the local policy copy is %.0f s old; it will not be used", age_s)
             return
-        self._snapshot = await asyncio.to_thread(self._compile, saved.stored)
+        self._snapshot = await asyncio.to_thread(self.compile, saved.stored)
         self._stored = saved.stored
         self._confirmed_s = self._clock.monotonic_s() - max(age_s, 0.0)
 
-    def _compile(self, stored: StoredVersion) -> Snapshot:
+    def compile(self, stored: StoredVersion) -> Snapshot:
+        """A stored version against this replica's catalogue. Raises `PolicyInvalid`."""
         content = stored.content
         source = read_source(content.source, name=f"policy version {stored.version}", syntax=content.syntax)
         return compile_policy(

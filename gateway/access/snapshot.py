@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any
 
 from gateway.access.conditions import Condition
-from gateway.access.document import Limit, ObligationSpec, PolicySet
+from gateway.access.document import ObligationSpec, PolicySet
 from gateway.access.patterns import ModelSelector
 from gateway.flow.values import LimitRule, ModelCard, Obligations
 
@@ -60,10 +60,15 @@ class CompiledBinding:
 
 @dataclass(frozen=True, slots=True)
 class CompiledLimit:
-    """A limit and the values that it applies to; `quantities` are the counter-independent fields of its `LimitRule`."""
+    """A limit: what it counts by, and `filters` that say to whom it applies. `quantities` complete its `LimitRule`."""
 
-    spec: Limit
+    kind: str
+    filters: tuple[tuple[str, str], ...]
+    """(`user`, `department`, `role` or `tenant`, the value it must have)."""
+    model: str | None
+    """The pattern as written; with it and without `each` the pattern itself names the counter."""
     models: ModelSelector | None
+    each: bool
     quantities: Mapping[str, Any]
 
 

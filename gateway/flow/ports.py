@@ -7,6 +7,7 @@ decide (a store is down, a key set was never fetched) or, for authentication, wh
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from datetime import datetime
 from typing import Protocol
 
 from gateway.flow.context import RequestContext
@@ -22,6 +23,7 @@ from gateway.flow.values import (
     LimitRule,
     LimitVerdict,
     ModelCard,
+    PastDecision,
     Principal,
     Reservation,
     RoutePlan,
@@ -154,3 +156,11 @@ class Observer(Protocol):
     """Told once about every finished request; must neither block nor raise."""
 
     def finished(self, exchange: Exchange) -> None: ...
+
+
+class PastDecisions(Protocol):
+    """Policy decisions of the past, read from the audit trail, for replay against a proposed policy."""
+
+    async def recent(self, *, since: datetime | None, until: datetime | None, limit: int) -> Sequence[PastDecision]:
+        """Newest first, at most `limit`; only requests on which the policy decided. Raises `Unavailable`."""
+        ...

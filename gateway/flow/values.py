@@ -482,3 +482,24 @@ class AdminEvent:
     error_code: str | None = None
     policy_version: int | None = None
     rule_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PastDecision:
+    """A policy decision as the audit trail remembers it: what was asked and what came out, for replay.
+
+    `principal` holds what was recorded; groups and scopes may be missing from it. `model` is the resolved model, or
+    the requested one where nothing was resolved.
+    """
+
+    request_id: UUID
+    at: datetime
+    principal: Principal
+    action: str
+    model: str | None
+    effect: Effect
+    rule_id: str | None = None
+    policy_version: int | None = None
+    data_class: str | None = None
+    purpose: str | None = None
+    source_ip: str | None = None

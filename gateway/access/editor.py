@@ -1,0 +1,279 @@
+"""Changes of the policy: check, guard, write or propose, restore, approve. The only way to a new version.
+
+Owns the order of these steps. What is right is decided by `compiler`, `decision_tests` and `grants`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from gateway.access.compiler import compile_policy, find_warnings, located
+from gateway.access.decision_tests import failing_tests
+from gateway.access.document import PolicySet
+from gateway.access.grants import first_objection
+from gateway.access.parsing import parse_source
+from gateway.access.problems import PolicyInvalid, Problem
+from gateway.access.repository import PolicyRepository
+from gateway.access.service import AccessService
+from gateway.access.snapshot import Snapshot
+from gateway.access.source import MAX_BYTES, Source, read_source
+from gateway.access.versions import (
+    Author,
+    IdempotencyKey,
+    KeyTaken,
+    NewVersion,
+    Origin,
+    Proposal,
+    StaleVersion,
+    StoredVersion,
+    Syntax,
+)
+from gateway.errors import (
+    Conflict,
+    InvalidDocument,
+    NotFound,
+    NotPermitted,
+    PreconditionFailed,
+    PreconditionRequired,
+    RequestTooLarge,
+    Unavailable,
+    UnknownField,
+)
+from gateway.flow.context import IdSource, RequestContext
+from gateway.flow.values import Principal
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A document that compiles and passes its own tests."""
+
+    source: Source
+    syntax: Syntax
+    snapshot: Snapshot
+    warnings: tuple[Problem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A request for a new version. `if_match` is the `If-Match` header as sent."""
+
+    author: Principal
+    context: RequestContext
+    if_match: str | None
+    reason: str = ""
+    idempotency_key: str | None = None
+    origin: Origin = "change"
+    restored_from: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Exactly one of `stored` and `proposal`. `before` is the version that was in force; None when replayed."""
+
+    stored: StoredVersion | None = None
+    proposal: Proposal | None = None
+    before: StoredVersion | None = None
+    warnings: tuple[Problem, ...] = ()
+    replayed: bool = False
+
+
+class PolicyEditor:
+    def __init__(self, service: AccessService, ids: IdSource) -> None:
+        self._service = service
+        self._ids = ids
+
+    @property
+    def repository(self) -> PolicyRepository:
+        """Raises `Unavailable` where the policy is a file, which has no history."""
+        if self._service.repository is None:
+            raise Unavailable("The policy is read from a file here; it has no history.", code="policy_unavailable")
+        return self._service.repository
+
+    async def current(self) -> StoredVersion:
+        """What the database says is in force now, not what this replica last saw."""
+        stored = await self.repository.current()
+        if stored is None:
+            raise Unavailable("The policy is not available.", code="policy_unavailable")
+        return stored
+
+    async def version(self, number: int) -> StoredVersion:
+        stored = await self.repository.get(number)
+        if stored is None:
+            raise NotFound(f"There is no policy version {number}.", code="version_not_found")
+        return stored
+
+    async def check(self, raw: bytes | str, syntax: Syntax, *, version: int = 0) -> Candidate:
+        """Raises `RequestTooLarge`, `UnknownField` or `InvalidDocument` (422)."""
+        if len(raw) > MAX_BYTES:
+            raise RequestTooLarge("A policy document may have at most 1 MiB.")
+        try:
+            return await asyncio.to_thread(self._check, raw, syntax, version)
+        except PolicyInvalid as error:
+            raise refused_document(error) from None
+
+    async def change(self, raw: bytes | str, syntax: Syntax, change: Change) -> Written:
+        """Raises, besides `check`: `PreconditionRequired` (428), `PreconditionFailed` (412), `NotPermitted` (403
+        `cannot_grant_beyond_own_rights`), `Conflict` (409 `would_lock_out`, `idempotency_key_reused`)."""
+        if change.if_match is None or change.if_match.strip() == "*":
+            raise PreconditionRequired(
+                "`If-Match` must name the version that you changed.", hint="send the `ETag` of `GET policies/current`"
+            )
+        key = _idempotency_key(raw, change)
+        if key is not None:
+            replayed = await self._replay(key)
+            if replayed is not None:
+                return replayed
+        before = await self.current()
+        if change.if_match.strip() != before.etag:
+            raise _stale(before)
+        candidate = await self.check(raw, syntax, version=before.version + 1)
+        await self._demand_permitted(before, candidate, change)
+        content = NewVersion(
+            source=candidate.source.text,
+            syntax=syntax,
+            sha256=candidate.snapshot.sha256,
+            known_models=tuple(sorted(card.id for card in self._service.catalog)),
+            author=author_of(change.author),
+            reason=change.reason,
+            origin=change.origin,
+            restored_from=change.restored_from,
+        )
+        try:
+            if self._service.settings.four_eyes:
+                proposal = await self.repository.propose(self._ids.uuid7(), content, base=before.version, key=key)
+                return Written(proposal=proposal, before=before, warnings=candidate.warnings)
+            stored = await self.repository.append(content, expected=before.version, key=key)
+        except StaleVersion:
+            raise _stale(await self.current()) from None
+        except KeyTaken:
+            raise Conflict(
+                "A request with this `Idempotency-Key` is being served.", code="request_in_progress"
+            ) from None
+        await self._service.refresh()
+        return Written(stored=stored, before=before, warnings=candidate.warnings)
+
+    async def restore(self, number: int, change: Change) -> Written:
+        """Makes version n the newest again, under the same guards as any other change."""
+        old = await self.version(number)
+        return await self.change(
+            old.content.source, old.content.syntax, replace(change, origin="restore", restored_from=number)
+        )
+
+    async def approve(self, proposal_id: UUID, approver: Principal, context: RequestContext) -> Written:
+        """Raises `NotPermitted` (403 `second_person_required`), `PreconditionFailed`, and what `change` raises."""
+        proposal = await self._pending(proposal_id)
+        second = author_of(approver)
+        if second.is_same_as(proposal.content.author):
+            raise NotPermitted(
+                "A change cannot be approved by the person who proposed it.",
+                code="second_person_required",
+                hint="ask somebody else who holds `policy.approve`",
+            )
+        before = await self.current()
+        if before.version != proposal.base_version:
+            raise _stale(before)
+        candidate = await self.check(proposal.content.source, proposal.content.syntax, version=before.version + 1)
+        content = replace(proposal.content, approver=second)
+        await self._demand_permitted(before, candidate, Change(approver, context, None))
+        try:
+            stored = await self.repository.append(content, expected=proposal.base_version, proposal=proposal_id)
+        except StaleVersion:
+            raise _stale(await self.current()) from None
+        await self._service.refresh()
+        return Written(
+            stored=stored,
+            proposal=await self.repository.proposal(proposal_id),
+            before=before,
+            warnings=candidate.warnings,
+        )
+
+    async def reject(self, proposal_id: UUID, by: Principal) -> Proposal:
+        await self._pending(proposal_id)
+        rejected = await self.repository.reject(proposal_id, author_of(by))
+        if rejected is None:
+            raise Conflict("This proposal was decided in the meantime.", code="already_decided")
+        return rejected
+
+    async def _pending(self, proposal_id: UUID) -> Proposal:
+        proposal = await self.repository.proposal(proposal_id)
+        if proposal is None:
+            raise NotFound("There is no such proposal.", code="proposal_not_found")
+        if proposal.state != "pending":
+            raise Conflict(f"This proposal is already {proposal.state}.", code="already_decided")
+        return proposal
+
+    async def _demand_permitted(self, before: StoredVersion, candidate: Candidate, change: Change) -> None:
+        base = await asyncio.to_thread(self._service.compile, before)
+        objection = first_objection(
+            base, candidate.snapshot, change.author, change.context, four_eyes=self._service.settings.four_eyes
+        )
+        if objection is None:
+            return
+        if objection.code == "would_lock_out":
+            raise Conflict(objection.message, code=objection.code, hint=objection.hint)
+        raise NotPermitted(objection.message, code=objection.code, hint=objection.hint)
+
+    async def _replay(self, key: IdempotencyKey) -> Written | None:
+        outcome = await self.repository.remembered(key.key, key.author)
+        if outcome is None:
+            return None
+        if outcome.request_sha256 != key.request_sha256:
+            raise Conflict(
+                "This `Idempotency-Key` was used for another request.",
+                code="idempotency_key_reused",
+                hint="send a fresh key with every different request",
+            )
+        if outcome.proposal is not None:
+            return Written(proposal=await self.repository.proposal(outcome.proposal), replayed=True)
+        return Written(stored=await self.version(outcome.version or 0), replayed=True)
+
+    def _check(self, raw: bytes | str, syntax: Syntax, version: int) -> Candidate:
+        source = read_source(raw, name="policy", syntax=syntax)
+        snapshot = compile_policy(
+            parse_source(source, PolicySet),
+            version=version,
+            catalog=self._service.catalog,
+            known_models=frozenset(card.id for card in self._service.catalog),
+            source=source,
+        )
+        failed = failing_tests(snapshot)
+        if failed:
+            raise PolicyInvalid(located(failed, source), source.name)
+        return Candidate(source, syntax, snapshot, tuple(find_warnings(snapshot, source)))
+
+
+def author_of(principal: Principal) -> Author:
+    return Author(principal.tenant, principal.issuer, principal.subject, principal.display)
+
+
+def refused_document(error: PolicyInvalid) -> UnknownField | InvalidDocument:
+    """The first problem as a public error: place, what was found, what was expected."""
+    first = error.problems[0]
+    where = f"line {first.spot.line}, column {first.spot.column}: " if first.spot else ""
+    more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
+    message, param = f"{where}{first.message}{more}", first.pointer or None
+    if first.kind == "unknown_field":
+        return UnknownField(message, param=param, hint=first.hint)
+    code = "policy_test_failed" if first.kind == "failing_test" else "invalid_policy"
+    return InvalidDocument(message, code=code, param=param, hint=first.hint)
+
+
+def _stale(current: StoredVersion) -> PreconditionFailed:
+    author = current.content.author
+    return PreconditionFailed(
+        f"The policy is at version {current.version}, written by `{author.display or author.subject}` at "
+        f"{current.created_at:%Y-%m-%dT%H:%M:%SZ}; its ETag is {current.etag}.",
+        hint="read `policies/current` again, reapply your change and send its ETag",
+        headers={"ETag": current.etag},
+    )
+
+
+def _idempotency_key(raw: bytes | str, change: Change) -> IdempotencyKey | None:
+    if change.idempotency_key is None:
+        return None
+    body = raw.encode() if isinstance(raw, str) else raw
+    parts = f"{change.origin}\n{change.restored_from}\n{change.if_match}\n{change.reason}\n".encode()
+    return IdempotencyKey(change.idempotency_key, author_of(change.author), hashlib.sha256(parts + body).hexdigest())
