@@ -77,7 +77,7 @@ class Sampling(Strict):
     frequency_penalty: Penalty | None = None
     logit_bias: (
         Annotated[
-            dict[Annotated[str, Field(pattern=r"\A[0-9]{1,10}\Z")], Annotated[float, Field(ge=-100, le=100)]],
+            dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[float, Field(ge=-100, le=100)]],
             Field(max_length=1024),
         ]
         | None

@@ -24,7 +24,7 @@ class Strict(BaseModel):
 
 
 class JsonSchema(Strict):
-    name: Annotated[str, Field(max_length=64, pattern=r"\A[A-Za-z0-9_-]+\Z")] = "answer"
+    name: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")] = "answer"
     description: Annotated[str, Field(max_length=4096)] | None = None
     schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
     strict: bool | None = None

@@ -99,15 +99,16 @@ class Pipeline:
                 exchange = self._route(exchange)
                 candidates = known(exchange.plan).candidates
                 for hop, card in enumerate(candidates):
-                    exchange = self._authorise_target(exchange, card)
-                    demand(known(exchange.decision), card)
-                    exchange = await self._estimate(exchange, card)
-                    exchange = await self._reserve(exchange, card, hop)
-                    stream = self._generate(exchange, card)
+                    stream, recorded = None, exchange.served is not None
                     try:
-                        if hop == 0:
+                        exchange = self._authorise_target(exchange, card)
+                        demand(known(exchange.decision), card)
+                        exchange = await self._estimate(exchange, card)
+                        exchange = await self._reserve(exchange, card, hop)
+                        stream = self._generate(exchange, card)
+                        if not recorded:
                             await self._audit.intent(exchange)  # durable while the backend already prefills
-                        return self._hand_over(exchange, stream, await _first(stream), arrival)
+                        return self._hand_over(exchange, stream, await _backend_call(anext(stream, None)), arrival)
                     except FirstByteFailed as failed:
                         await close(stream)
                         if hop + 1 == len(candidates):
@@ -196,7 +197,7 @@ class Pipeline:
 
     async def _estimate(self, exchange: Exchange, card: ModelCard) -> Exchange:
         request, obligations = known(exchange.request), known(exchange.decision).obligations
-        counted = await self._backend(card).count_prompt_tokens(request, card)
+        counted = await _backend_call(self._backend(card).count_prompt_tokens(request, card))
         tokens = rough_prompt_tokens(request) if counted is None else counted
         return replace(exchange, estimate=estimate(request, card, obligations, tokens, exact=counted is not None))
 
@@ -324,9 +325,9 @@ class FirstByteFailed(Exception):
         self.error = error
 
 
-async def _first(stream: AsyncIterator[Chunk]) -> Chunk | None:
+async def _backend_call(call: Awaitable[T]) -> T:
     try:
-        return await anext(stream, None)
+        return await call
     except (Unavailable, UpstreamFailed) as error:
         raise FirstByteFailed(error) from None
 

@@ -1,0 +1,241 @@
+"""Routes, middleware order and the server's life; no logic. `serve` runs it, `create_app` is what tests call."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import uvicorn
+from fastapi import APIRouter, Depends, FastAPI, Request
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from gateway.api import chat, completions, embeddings, health, models
+from gateway.api.body import BodyReader
+from gateway.api.credentials import read_credential
+from gateway.api.errors import install_handlers
+from gateway.api.lobby import BootProgress, Lobby
+from gateway.api.middleware import Front
+from gateway.api.openapi import describe
+from gateway.api.protocol import guarded
+from gateway.flow.context import RequestContext
+from gateway.settings import HttpSettings, Settings
+from gateway.wiring import Services, open_services
+
+Prepare = Callable[[BootProgress], Awaitable[Settings]]
+Ready = Callable[[Services, str], Awaitable[None]]
+
+
+def create_app(services: Services) -> FastAPI:
+    """Every route carries its own authentication; only the three probes are public."""
+    settings = services.settings.http
+    app = FastAPI(
+        title="Esclusa",
+        version=services.version,
+        docs_url=None,
+        redoc_url=None,
+        openapi_url=None,
+        redirect_slashes=False,
+    )
+    install_handlers(app)
+    app.add_middleware(
+        Front,
+        clock=services.clock,
+        ids=services.ids,
+        in_flight=services.in_flight,
+        max_in_flight=settings.max_concurrent_requests,
+        max_header_bytes=settings.max_header_bytes,
+        request_timeout_s=settings.request_timeout_s,
+        allowed_hosts=settings.allowed_hosts,
+        trusted_proxies=settings.trusted_proxies,
+    )
+    reader = BodyReader(max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
+    for route in (chat, completions, embeddings):
+        app.router.routes.append(Route(route.PATH, route.endpoint(services.pipeline, reader), methods=["POST"]))
+    app.include_router(models.routes(services.authenticator, services.authorizer))
+    app.include_router(health.routes(services.readiness))
+    for router in services.admin_routers:
+        app.include_router(router)
+    app.include_router(_description(app, services))
+    return app
+
+
+def _description(app: FastAPI, services: Services) -> APIRouter:
+    """`/openapi.json`: for token holders, because an API's shape is a map for strangers."""
+    router = APIRouter()
+
+    async def known_caller(request: Request) -> None:
+        context: RequestContext = request.scope["state"]["context"]
+        await services.authenticator.authenticate(read_credential(request.scope["headers"]), context)
+
+    @router.get("/openapi.json", include_in_schema=False, dependencies=[Depends(known_caller)])
+    async def openapi() -> dict[str, Any]:
+        return describe(app)
+
+    return router
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn without its signal handling: `serve` decides when to drain and when to stop hard."""
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        return contextlib.nullcontext()
+
+    async def end_requests(self, timeout_s: float = 5.0) -> None:
+        """Cancel what still runs after a hard stop; each request is settled and recorded on its way out."""
+        tasks = tuple(self.server_state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+
+
+def make_server(app: ASGIApp, settings: HttpSettings) -> GatewayServer:
+    protocol = guarded(
+        header_timeout_s=settings.header_timeout_s,
+        max_header_bytes=settings.max_header_bytes,
+        max_connections=settings.max_connections,
+    )
+    return GatewayServer(
+        uvicorn.Config(
+            app,
+            http=protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=int(settings.shutdown_grace_s),
+            backlog=2048,
+        )
+    )
+
+
+async def serve(
+    settings: Settings,
+    *,
+    prepare: Prepare | None = None,
+    on_ready: Ready | None = None,
+    progress: BootProgress | None = None,
+    stop: asyncio.Event | None = None,
+) -> None:
+    """Run until SIGINT, SIGTERM or `stop`: the port answers at once, then `prepare` and the services come up behind it.
+
+    `prepare(progress)` may start private stores and returns the settings to use. `on_ready(services, url)` is called
+    once when every part can serve. The first signal drains for `shutdown_grace_s`, the second stops at once.
+    Raises `ConfigError` for what cannot be started, `OSError` when the port is taken.
+    """
+    progress = progress if progress is not None else BootProgress()
+    stop = stop if stop is not None else asyncio.Event()
+    listener = _bind(settings.http)
+    host, port = listener.getsockname()[:2]
+    url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
+    lobby = Lobby(progress)
+    server = make_server(lobby, settings.http)
+    running = asyncio.create_task(server.serve(sockets=[listener]), name="http")
+    restore = _handle_signals(stop, server)
+    boot = asyncio.create_task(
+        _boot(settings, prepare, on_ready, progress, lobby, server, running, stop, url), name="boot"
+    )
+    try:
+        await asyncio.wait({boot, running}, return_when=asyncio.FIRST_COMPLETED)
+        if not boot.done():
+            boot.cancel()
+        await boot
+    except asyncio.CancelledError:
+        boot.cancel()
+        await asyncio.gather(boot, return_exceptions=True)
+        raise
+    finally:
+        server.should_exit = True
+        await asyncio.gather(running, return_exceptions=True)
+        restore()
+
+
+async def _boot(
+    settings: Settings,
+    prepare: Prepare | None,
+    on_ready: Ready | None,
+    progress: BootProgress,
+    lobby: Lobby,
+    server: GatewayServer,
+    running: asyncio.Task[None],
+    stop: asyncio.Event,
+    url: str,
+) -> None:
+    stopping = asyncio.create_task(stop.wait())
+    try:
+        preparing = asyncio.ensure_future(prepare(progress) if prepare is not None else _given(settings))
+        await asyncio.wait({preparing, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        if not preparing.done():
+            preparing.cancel()
+            await asyncio.gather(preparing, return_exceptions=True)
+            return
+        async with open_services(preparing.result(), progress) as services:
+            lobby.open(create_app(services))
+            metrics = await services.serve_metrics(make_server)
+            loaded = asyncio.create_task(services.wait_loaded())
+            await asyncio.wait({loaded, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if loaded.done() and not stop.is_set():
+                await loaded
+                if on_ready is not None:
+                    await on_ready(services, url)
+                await stopping
+            loaded.cancel()
+            # Drain while the services still stand: requests in flight end, are settled and recorded.
+            server.should_exit = True
+            await asyncio.wait({running})
+            await server.end_requests()
+            await services.drain()
+            if metrics is not None:
+                await metrics()
+    finally:
+        stopping.cancel()
+
+
+async def _given(settings: Settings) -> Settings:
+    return settings
+
+
+def _bind(settings: HttpSettings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.setblocking(False)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _handle_signals(stop: asyncio.Event, server: GatewayServer) -> Callable[[], None]:
+    """The first signal asks for a drain, the second ends it. Returns what undoes the handlers."""
+    loop = asyncio.get_running_loop()
+
+    def received() -> None:
+        if stop.is_set():
+            server.force_exit = True
+        stop.set()
+
+    handled = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        try:
+            loop.add_signal_handler(number, received)
+        except (NotImplementedError, RuntimeError, ValueError):
+            continue  # not the main thread: whoever runs us stops us through `stop`
+        handled.append(number)
+
+    def restore() -> None:
+        for number in handled:
+            loop.remove_signal_handler(number)
+
+    return restore

@@ -1,0 +1,115 @@
+"""Translation at the engine's border: parameters in, events and errors out. Pure; part of the local backend.
+
+Events are read by attribute and errors by their public code, so that this module runs without the engine installed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
+from gateway.flow.values import Chunk, GenerationParams, Signals, TokenLogprob, Usage
+
+FINISH = {"stop": "stop", "length": "length", "deadline": "length", "abort": "abort", "error": "abort"}
+
+
+def sampling_of(params: GenerationParams, max_output_tokens: int) -> Any:
+    """The engine's `SamplingParams`."""
+    from engine.requests import Grammar, SamplingParams
+
+    grammar = None
+    if params.grammar is not None:
+        grammar = Grammar(type=params.grammar["type"], value=params.grammar["value"])
+    return SamplingParams(
+        max_tokens=max_output_tokens,
+        min_tokens=min(params.min_tokens, max_output_tokens),
+        temperature=1.0 if params.temperature is None else params.temperature,
+        top_p=1.0 if params.top_p is None else params.top_p,
+        top_k=params.top_k or 0,
+        min_p=params.min_p or 0.0,
+        presence_penalty=params.presence_penalty,
+        frequency_penalty=params.frequency_penalty,
+        repetition_penalty=params.repetition_penalty,
+        logit_bias=params.logit_bias,
+        seed=params.seed,
+        n=params.n,
+        stop=params.stop,
+        stop_token_ids=params.stop_token_ids,
+        ignore_eos=params.ignore_eos,
+        bad_words=params.bad_words,
+        allowed_token_ids=params.allowed_token_ids,
+        logprobs=params.top_logprobs if params.logprobs else None,
+        prompt_logprobs=params.prompt_logprobs,
+        grammar=grammar,
+    )
+
+
+def as_chunk(event: Any, model_sha256: str, tokenizer: Any, prefix: str) -> Chunk:
+    reason = None if event.finish_reason is None else str(event.finish_reason)
+    usage, signals = event.usage, event.signals
+    return Chunk(
+        index=event.index,
+        text=prefix + event.text if prefix else event.text,
+        token_ids=event.token_ids,
+        finish_reason=None if reason is None else FINISH[reason],
+        stop_cause="deadline" if reason == "deadline" else None,
+        logprobs=tuple([_token(entry, tokenizer) for entry in event.logprobs]) if event.logprobs else (),
+        prompt_logprobs=None
+        if event.prompt_logprobs is None
+        else tuple(None if entry is None else _token(entry, tokenizer) for entry in event.prompt_logprobs),
+        usage=None
+        if usage is None
+        else Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, source="engine"),
+        signals=None if signals is None else _signals(signals, model_sha256),
+    )
+
+
+def _token(entry: Any, tokenizer: Any) -> TokenLogprob:
+    return TokenLogprob(
+        token=entry.text,
+        token_id=entry.token_id,
+        logprob=entry.logprob,
+        token_bytes=tuple(tokenizer.token_bytes(entry.token_id)),
+        top=tuple(
+            TokenLogprob(
+                token=top.text,
+                token_id=top.token_id,
+                logprob=top.logprob,
+                token_bytes=tuple(tokenizer.token_bytes(top.token_id)),
+            )
+            for top in entry.top
+        ),
+    )
+
+
+def _signals(signals: Any, model_sha256: str) -> Signals:
+    entropies = signals.first_entropies
+    return Signals(
+        mean_logprob=signals.mean_logprob,
+        min_logprob=signals.min_logprob,
+        first_entropy=entropies[0] if entropies else None,
+        repetition=signals.repetition,
+        queue_s=signals.queue_s,
+        prefill_s=signals.prefill_s,
+        decode_s=signals.decode_s,
+        cached_tokens=signals.cached_tokens,
+        preemptions=signals.preemptions,
+        model_sha256=model_sha256,
+    )
+
+
+def as_gateway_error(error: Any) -> GatewayError:
+    """An `EngineError` as the caller sees it."""
+    code = str(error.code)
+    if code == "context_length_exceeded":
+        return ContextLengthExceeded(error.message, param=error.field, hint=error.hint)
+    if code in ("invalid_value", "invalid_grammar"):
+        return InvalidRequest(error.message, code=code, param=error.field, hint=error.hint)
+    if code == "poison_request":
+        return InvalidRequest("This request has stopped the engine twice; it is not run again.", code=code)
+    if code in ("engine_unavailable", "engine_overloaded"):
+        public = "overloaded" if code == "engine_overloaded" else code
+        return Unavailable(
+            "The engine cannot take the request now.", code=public, hint=error.hint, detail=error.message
+        )
+    return UpstreamFailed("The engine failed on this request.", code="engine_fault", detail=error.message)

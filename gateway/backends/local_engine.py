@@ -1,0 +1,282 @@
+"""The in-process engine as a backend: the only module of the gateway that imports `engine`.
+
+Turns requests into the engine's values and its events into chunks, and its errors into the gateway's. Models load in
+the background, one after the other, while the port already answers. Knows no users: the salt and the share it passes on
+come from the verified identity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from gateway.backends.engine_values import as_chunk, as_gateway_error, sampling_of
+from gateway.errors import ConfigError, Unavailable
+from gateway.flow.values import ChatRequest, Chunk, ModelCard, Usage
+from gateway.settings import EngineSettings, ModelSettings
+
+if TYPE_CHECKING:
+    from engine.client import AsyncEngine
+
+_log = logging.getLogger("esclusa.engine")
+REMEMBERED_PROMPTS = 1024
+
+
+class LocalBackend:
+    """Implements `flow.ports.Backend` for the local models. `start` returns at once, `wait` when all have loaded."""
+
+    def __init__(self, models: tuple[ModelSettings, ...], settings: EngineSettings) -> None:
+        """Raises `ConfigError` when the engine is not installed or a setting is wrong."""
+        self._engines: dict[str, AsyncEngine] = {
+            model.id: make_engine(model, settings) for model in models if model.path is not None
+        }
+        self._stages: dict[str, tuple[str, float]] = dict.fromkeys(self._engines, ("waiting", 0.0))
+        self._failed: dict[str, str] = {}
+        self._tokens: OrderedDict[int, tuple[ChatRequest, str, tuple[int, ...]]] = OrderedDict()
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="esclusa-tokenizer")
+        self._loading: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        self._loading = asyncio.create_task(self._load(), name="load models")
+
+    async def wait(self) -> None:
+        """Raises `ConfigError` for the first model that could not be loaded."""
+        if self._loading is not None:
+            await asyncio.shield(self._loading)
+        for name, reason in self._failed.items():
+            raise ConfigError(
+                f"model `{name}` cannot be loaded: {reason}", hint="esclusa doctor checks the model files"
+            )
+
+    async def aclose(self) -> None:
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.gather(self._loading, return_exceptions=True)
+        for engine in self._engines.values():
+            await engine.close()
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    async def drain(self) -> None:
+        """Nothing new; returns when the last running request has ended."""
+        ready = [engine for name, engine in self._engines.items() if self._stages[name][0] == "ready"]
+        await asyncio.gather(*(engine.drain() for engine in ready))
+
+    # --------------------------------------------------------------------------------------------- Backend
+
+    async def count_prompt_tokens(self, request: ChatRequest, card: ModelCard) -> int | None:
+        """Exact; the tokens are kept for the `generate` that follows."""
+        engine = self._ready(card)
+        if request.action == "embeddings":
+            return sum([len(ids) for ids in await self._run(_encode_all, engine.tokenizer, request.inputs)])
+        ids = await self._run(_prompt_ids, engine.tokenizer, request)
+        self._tokens[id(request)] = (request, card.id, ids)
+        if len(self._tokens) > REMEMBERED_PROMPTS:
+            self._tokens.popitem(last=False)
+        return len(ids)
+
+    def generate(
+        self,
+        request: ChatRequest,
+        card: ModelCard,
+        *,
+        request_id: str,
+        max_output_tokens: int,
+        tenant_salt: bytes,
+        share_key: str,
+        share_weight: float = 1.0,
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> AsyncIterator[Chunk]:
+        from engine.requests import GenerationRequest
+
+        engine = self._ready(card)
+        held = self._tokens.pop(id(request), None)
+        ids = held[2] if held is not None and held[0] is request and held[1] == card.id else None
+
+        def submit(prompt: tuple[int, ...]) -> Any:
+            return engine.generate(
+                GenerationRequest(
+                    request_id=request_id,
+                    prompt_token_ids=prompt,
+                    sampling=sampling_of(request.params, max_output_tokens),
+                    cache_salt=tenant_salt,
+                    share_key=share_key,
+                    share_weight=share_weight,
+                    priority=priority,
+                    deadline_s=deadline_s,
+                )
+            )
+
+        return EngineAnswer(engine, request, submit, ids, self._run)
+
+    async def embed(self, request: ChatRequest, card: ModelCard) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+        from engine.errors import EngineError
+
+        engine = self._ready(card)
+        ids = await self._run(_encode_all, engine.tokenizer, request.inputs)
+        try:
+            vectors = await engine.embed(ids)
+        except EngineError as error:
+            raise as_gateway_error(error) from None
+        return tuple(vectors), Usage(prompt_tokens=sum(len(one) for one in ids))
+
+    def status(self) -> Mapping[str, object]:
+        for name, (stage, percent) in self._stages.items():
+            if name in self._failed:
+                return {"state": "failed", "stage": f"{name}: failed", "percent": 0.0}
+            if stage != "ready":
+                return {"state": "loading", "stage": f"{name}: {stage}", "percent": percent}
+        return {"state": "ready", "stage": "ready", "percent": 100.0}
+
+    def engines(self) -> Mapping[str, Any]:
+        """By model id, for metrics."""
+        return self._engines
+
+    # --------------------------------------------------------------------------------------------- private
+
+    async def _load(self) -> None:
+        from engine.errors import EngineError
+
+        for name, engine in self._engines.items():
+
+            def report(stage: str, percent: float, name: str = name) -> None:
+                self._stages[name] = (stage, percent)
+
+            try:
+                await engine.start(report)
+            except (EngineError, OSError, MemoryError) as error:
+                self._failed[name] = str(error)
+                _log.error("model %s cannot be loaded: %s", name, error)
+            else:
+                self._stages[name] = ("ready", 100.0)
+                _log.info("model %s is ready", name)
+
+    def _ready(self, card: ModelCard) -> AsyncEngine:
+        engine = self._engines.get(card.id)
+        stage, percent = self._stages.get(card.id, ("missing", 0.0))
+        if engine is None or card.id in self._failed:
+            raise Unavailable("The engine of this model is not running.", code="engine_unavailable")
+        if stage != "ready":
+            raise Unavailable(
+                f"The model is loading: {stage} ({percent:.0f} %).",
+                code="model_loading",
+                hint="wait for 200 at /readyz",
+            )
+        return engine
+
+    async def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        from engine.errors import EngineError
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
+        except EngineError as error:
+            raise as_gateway_error(error) from None
+
+
+class EngineAnswer:
+    """One generation as chunks. Submitted when it is made; closing it aborts within a step."""
+
+    def __init__(
+        self,
+        engine: AsyncEngine,
+        request: ChatRequest,
+        submit: Callable[[tuple[int, ...]], Any],
+        ids: tuple[int, ...] | None,
+        run: Callable[..., Any],
+    ) -> None:
+        from engine.errors import EngineError
+
+        self._engine, self._request, self._submit, self._run = engine, request, submit, run
+        self._stream: Any = None
+        self._refused: EngineError | None = None
+        self._echoed: set[int] = set()
+        if ids is not None:
+            try:
+                self._stream = submit(ids)
+            except EngineError as error:
+                self._refused = error  # told by the first read, after the intent was recorded
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        from engine.errors import EngineError
+
+        try:
+            if self._refused is not None:
+                raise self._refused
+            if self._stream is None:
+                self._stream = self._submit(await self._run(_prompt_ids, self._engine.tokenizer, self._request))
+            event = await anext(self._stream)
+        except EngineError as error:
+            raise as_gateway_error(error) from None
+        chunk = as_chunk(event, self._engine.model_sha256, self._engine.tokenizer, self._prefix(event.index))
+        return chunk
+
+    async def aclose(self) -> None:
+        if self._stream is not None:
+            await self._stream.aclose()
+
+    def _prefix(self, index: int) -> str:
+        """`echo`: the prompt before the first text of each choice."""
+        if not self._request.params.echo or index in self._echoed:
+            return ""
+        self._echoed.add(index)
+        prompt = self._request.prompt
+        return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt or ())
+
+
+def make_engine(model: ModelSettings, settings: EngineSettings) -> AsyncEngine:
+    try:
+        from engine.client import AsyncEngine
+        from engine.config import EngineConfig
+        from engine.errors import EngineError
+    except ImportError as error:
+        raise ConfigError(
+            f"model `{model.id}` needs the engine, which is not installed ({error.name} is missing)",
+            hint="pip install 'esclusa[engine]'",
+        ) from None
+    try:
+        config = EngineConfig(
+            model=str(model.path),
+            served_model_name=model.id,
+            dtype=model.dtype,
+            device=settings.device,
+            quantization=model.quantization,
+            block_size=settings.block_size,
+            kv_cache_bytes=settings.kv_cache_bytes,
+            gpu_memory_utilization=settings.gpu_memory_utilization,
+            max_num_seqs=settings.max_num_seqs,
+            max_num_batched_tokens=settings.max_num_batched_tokens,
+            max_model_len=settings.max_model_len or model.context_window,
+            enable_prefix_caching=settings.enable_prefix_caching,
+            scheduling_policy=settings.scheduling_policy,
+            tensor_parallel_size=settings.tensor_parallel_size,
+            threads=settings.threads,
+            deterministic=settings.deterministic,
+        )
+    except EngineError as error:
+        raise ConfigError(f"engine settings of model `{model.id}`: {error}") from None
+    return AsyncEngine(config)
+
+
+def _prompt_ids(tokenizer: Any, request: ChatRequest) -> tuple[int, ...]:
+    if request.action == "chat":
+        messages = [{"role": _role(message.role), "content": message.content} for message in request.messages]
+        return tuple(tokenizer.apply_chat_template(messages))
+    if isinstance(request.prompt, str):
+        return tuple(tokenizer.encode(request.prompt, add_special_tokens=True))
+    return request.prompt or ()
+
+
+def _role(role: str) -> str:
+    """`developer` is the newer name of `system`; chat templates know the older one."""
+    return "system" if role == "developer" else role
+
+
+def _encode_all(tokenizer: Any, inputs: tuple[str, ...]) -> list[list[int]]:
+    return [tokenizer.encode(text, add_special_tokens=True) for text in inputs]

@@ -1,0 +1,299 @@
+"""The composition root: the only place where services are built, opened in order and closed in reverse.
+
+Knows every domain and decides nothing. Works without the engine installed: then it is a governed proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import logging
+import os
+import secrets
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+import uvicorn
+from fastapi import APIRouter
+from prometheus_client import CollectorRegistry
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncEngine
+from starlette.types import ASGIApp
+
+from gateway.access.repository import PolicyRepository
+from gateway.access.service import AccessService
+from gateway.admin.guard import PermissionGuard
+from gateway.api.health import Readiness
+from gateway.api.lobby import BootProgress
+from gateway.api.middleware import InFlight
+from gateway.audit.service import AuditService
+from gateway.backends.openai_http import OpenAIBackend
+from gateway.errors import ConfigError
+from gateway.flow.context import Clock, IdSource, RequestContext, SystemClock, SystemIds
+from gateway.flow.pipeline import Pipeline
+from gateway.flow.ports import AuditLog, Authenticator, Authorizer, Backend
+from gateway.flow.values import Principal
+from gateway.identity.service import IdentityService
+from gateway.limits.denial import denial
+from gateway.limits.service import LimitService
+from gateway.limits.store import ValkeyStore
+from gateway.routing.catalog import LOCAL_BACKEND, catalog_from
+from gateway.routing.router import ComplexityRouter
+from gateway.settings import HttpSettings, Settings
+from gateway.storage.migrate import upgrade
+from gateway.storage.postgres import make_engine
+from gateway.storage.valkey import ValkeyLink
+from gateway.telemetry.exposition import metrics_app
+from gateway.telemetry.loop_lag import watch_loop_lag
+from gateway.telemetry.metrics import GatewayMetrics, StateCollector
+
+_log = logging.getLogger("esclusa.wiring")
+SYSTEM_DATA_DIR = Path("/var/lib/esclusa")
+MakeServer = Callable[[ASGIApp, HttpSettings], uvicorn.Server]
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Everything that `create_app` needs; alive inside `open_services`."""
+
+    settings: Settings
+    version: str
+    clock: Clock
+    ids: IdSource
+    pipeline: Pipeline
+    authenticator: Authenticator
+    authorizer: Authorizer
+    audit: AuditLog
+    guard: PermissionGuard
+    readiness: Callable[[], Readiness]
+    registry: CollectorRegistry
+    in_flight: InFlight
+    admin_routers: tuple[APIRouter, ...] = ()
+    loaded: tuple[Callable[[], Awaitable[None]], ...] = ()
+    backends: Mapping[str, Backend] = field(default_factory=dict)
+
+    async def wait_loaded(self) -> None:
+        """Returns when every model can serve. Raises `ConfigError` for one that never will."""
+        for wait in self.loaded:
+            await wait()
+
+    async def drain(self) -> None:
+        """After the last request: let settlements and records finish."""
+        left = await self.pipeline.finalisers.drain(10.0)
+        if left:
+            _log.error("%d requests could not be concluded in time", left)
+
+    async def serve_metrics(self, make_server: MakeServer) -> Callable[[], Awaitable[None]] | None:
+        """Start the listener of `/metrics`; returns what stops it, or None when it is turned off."""
+        port = self.settings.http.metrics_port
+        if port is None:
+            return None
+        listener = socket.create_server((self.settings.http.host, port), reuse_port=False)
+        server = make_server(metrics_app(self.registry), self.settings.http)
+        task = asyncio.create_task(server.serve(sockets=[listener]), name="metrics")
+
+        async def stop() -> None:
+            server.should_exit = True
+            await asyncio.gather(task, return_exceptions=True)
+
+        return stop
+
+
+@asynccontextmanager
+async def open_services(settings: Settings, progress: BootProgress | None = None) -> AsyncIterator[Services]:
+    """Build and start everything; on leaving, stop and flush it in reverse. Raises `ConfigError`."""
+    progress = progress if progress is not None else BootProgress()
+    clock, ids = SystemClock(), SystemIds()
+    catalog = catalog_from(settings)
+    registry = CollectorRegistry()
+    metrics = GatewayMetrics(registry)
+    node_id = socket.gethostname()
+    version = installed_version("esclusa")
+    async with AsyncExitStack() as stack:
+        progress.update("opening the database", 0.0)
+        engine = await _database(settings, stack, progress)
+        progress.update("starting services", 50.0)
+        audit = AuditService(
+            engine,
+            settings=settings.audit,
+            spool_dir=settings.audit.spool_dir or default_data_dir() / "spool",
+            clock=clock,
+            ids=ids,
+            node_id=node_id,
+            gateway_version=version,
+        )
+        await _start(audit, stack)
+        access = AccessService(
+            catalog=catalog.all(),
+            clock=clock,
+            repository=PolicyRepository(engine),
+            seed=settings.access.policy_file or default_policy(),
+            settings=settings.access,
+        )
+        await _start(access, stack)
+        identity = IdentityService(settings.identity, clock=clock)
+        await _start(identity, stack)
+        limits = _limiter(settings, clock, ids)
+        await _start(limits, stack)
+        backends, loaded = await _backends(settings, stack, progress)
+        pipeline = Pipeline(
+            authenticator=identity,
+            authorizer=access,
+            limiter=limits,
+            catalog=catalog,
+            router=ComplexityRouter(settings.routing),
+            backends=backends,
+            audit=audit,
+            clock=clock,
+            salt=cache_salt(secrets.token_bytes(32)),
+            denial=denial,
+            observer=metrics,
+        )
+        in_flight = InFlight()
+        registry.register(
+            StateCollector(
+                {
+                    "audit": audit.status,
+                    "limits": limits.state,
+                    "http": lambda: {"in_flight": in_flight.count, "rejected": in_flight.rejected},
+                }
+            )
+        )
+        guard = PermissionGuard(identity, access, audit)
+        lag = asyncio.create_task(watch_loop_lag(metrics.lag.set), name="loop lag")
+        stack.callback(lag.cancel)
+
+        def readiness() -> Readiness:
+            return _readiness(audit, access, identity, limits, backends)
+
+        yield Services(
+            settings=settings,
+            version=version,
+            clock=clock,
+            ids=ids,
+            pipeline=pipeline,
+            authenticator=identity,
+            authorizer=access,
+            audit=audit,
+            guard=guard,
+            readiness=readiness,
+            registry=registry,
+            in_flight=in_flight,
+            admin_routers=(),
+            loaded=loaded,
+            backends=backends,
+        )
+
+
+async def _database(settings: Settings, stack: AsyncExitStack, progress: BootProgress) -> AsyncEngine:
+    if settings.store.database_url is None:
+        raise ConfigError("no database is configured", hint="set DATABASE_URL, or run `esclusa serve --local`")
+    url = settings.store.database_url.get_secret_value()
+    engine = make_engine(url, pool_size=settings.store.database_pool)
+    stack.push_async_callback(engine.dispose)
+    progress.update("migrating the database", 20.0)
+    try:
+        await upgrade(url)
+    except (OSError, SQLAlchemyError) as error:
+        # A replica that restarts while the database is away serves from its last good policy.
+        _log.warning("the database does not answer; its schema was not checked: %s", type(error).__name__)
+    return engine
+
+
+def _limiter(settings: Settings, clock: Clock, ids: IdSource) -> LimitService:
+    if settings.store.redis_url is None:
+        raise ConfigError("no Valkey is configured", hint="set REDIS_URL, or run `esclusa serve --local`")
+    try:
+        link = ValkeyLink(settings.store.redis_url.get_secret_value())
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
+    patience_s = settings.store.redis_timeout_ms / 1000
+    store = ValkeyStore(link, clock=clock, prefix=settings.limits.key_prefix, timeout_s=patience_s)
+    return LimitService(store, clock=clock, ids=ids, settings=settings.limits, patience_s=patience_s)
+
+
+async def _backends(
+    settings: Settings, stack: AsyncExitStack, progress: BootProgress
+) -> tuple[Mapping[str, Backend], tuple[Callable[[], Awaitable[None]], ...]]:
+    backends: dict[str, Backend] = {}
+    for name, upstream in settings.upstreams.items():
+        if name == LOCAL_BACKEND:
+            raise ConfigError(f"an upstream cannot be named `{LOCAL_BACKEND}`", hint="choose another name")
+        remote = OpenAIBackend(name, upstream)
+        stack.push_async_callback(remote.aclose)
+        backends[name] = remote
+    local = tuple(model for model in settings.models if model.path is not None)
+    if not local:
+        return backends, ()
+    from gateway.backends.local_engine import LocalBackend
+
+    progress.update("loading models", 0.0)
+    engine = LocalBackend(local, settings.engine)
+    stack.push_async_callback(engine.aclose)
+    engine.start()
+    backends[LOCAL_BACKEND] = engine
+    return backends, (engine.wait,)
+
+
+async def _start(service: IdentityService | AccessService | LimitService | AuditService, stack: AsyncExitStack) -> None:
+    """Closed even when its start fails half-way."""
+    stack.push_async_callback(service.close)
+    await service.start()
+
+
+def _readiness(
+    audit: AuditService,
+    access: AccessService,
+    identity: IdentityService,
+    limits: LimitService,
+    backends: Mapping[str, Backend],
+) -> Readiness:
+    policy = access.status().state
+    parts = {
+        "audit": "ready" if audit.healthy else "refusing",
+        "policy": policy,
+        "identity": "ready" if identity.ready else "no_keys",
+        "limits": "degraded" if limits.degraded else "ready",
+    }
+    stage, percent = "ready", 100.0
+    local = backends.get(LOCAL_BACKEND)
+    if local is not None:
+        state = local.status()
+        parts["engine"] = str(state["state"])
+        if state["state"] != "ready":
+            stage, percent = str(state["stage"]), float(str(state["percent"]))
+    ready = audit.healthy and policy != "unavailable" and identity.ready and parts.get("engine", "ready") == "ready"
+    return Readiness(ready, stage, percent, parts)
+
+
+def cache_salt(key: bytes) -> Callable[[Principal, RequestContext], bytes]:
+    """The prefix-cache domain of a request: a keyed digest of tenant and data class, never of anything in the body."""
+
+    @lru_cache(maxsize=4096)
+    def salt(tenant: str, data_class: str | None) -> bytes:
+        return hmac.digest(key, f"{tenant}\x1f{data_class or ''}".encode(), hashlib.sha256)
+
+    return lambda principal, context: salt(principal.tenant, context.data_class)
+
+
+def default_data_dir() -> Path:
+    """Used when settings name no folder: the system's as root, else the user's."""
+    if os.geteuid() == 0:
+        return SYSTEM_DATA_DIR
+    base = os.environ.get("XDG_DATA_HOME", "")
+    return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "esclusa"
+
+
+def default_policy() -> Path:
+    """`policies/default.yaml` of the checkout, else of the installed wheel."""
+    package = Path(__file__).parent
+    for candidate in (package.parent / "policies", package / "_assets" / "policies"):
+        if (candidate / "default.yaml").is_file():
+            return candidate / "default.yaml"
+    raise ConfigError("no policy file", hint="set `access.policy_file`")
