@@ -1,0 +1,99 @@
+"""`esclusa bench`: the measurements behind every number in the README. stdout is the result, stderr the progress."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import typer
+
+app = typer.Typer(help="Measure the engine, the kernels and the gateway on this machine.", no_args_is_help=True)
+
+
+@app.command()
+def engine(
+    model: str = typer.Option("smollm2-135m-instruct", "--model", help="Demo model id, directory or GGUF file."),
+    requests: int = typer.Option(64, min=1, help="Number of requests."),
+    min_len: int = typer.Option(32, min=1, help="Shortest prompt and output."),
+    max_len: int = typer.Option(256, min=1, help="Longest prompt and output."),
+    seed: int = typer.Option(0, help="Seed of the workload."),
+    concurrency: int | None = typer.Option(None, min=1, help="Requests in flight; all at once when not given."),
+    quantization: str | None = typer.Option(None, help="As for `serve`, for example int8."),
+    temperature: float = typer.Option(0.0, min=0.0, max=2.0, help="0 is greedy."),
+    top_p: float = typer.Option(1.0, min=0.0, max=1.0),
+    threads: int | None = typer.Option(None, min=1, help="Torch threads; default: the cores of this process."),
+    vs: str = typer.Option("", help="Peers, comma-separated: hf-sequential,hf-static,vllm,llama-cpp[-q8_0|-q4_0]."),
+    vllm_python: Path | None = typer.Option(None, help="Python of an environment with vLLM for CPU."),
+    llama_server: Path | None = typer.Option(None, help="llama.cpp's llama-server (llama-quantize beside it)."),
+    repeats: int = typer.Option(1, min=1, help="Rounds over all systems; medians are reported."),
+    as_json: bool = typer.Option(False, "--json", help="JSON on stdout."),
+) -> None:
+    """Output tokens per second of our engine, beside peers on the same weights and token ids.
+
+    Example: esclusa bench engine --requests 64 --vs hf-static --json
+    """
+    from engine.benchmark.suite import BenchmarkError, Peers, run_suite
+    from gateway.errors import ConfigError
+
+    if min_len > max_len:
+        raise typer.BadParameter(f"--min-len {min_len} is above --max-len {max_len}")
+    job = {
+        "model": str(_model_path(model)), "requests": requests, "min_len": min_len, "max_len": max_len, "seed": seed,
+        "concurrency": concurrency, "quantization": quantization, "temperature": temperature, "top_p": top_p,
+        "threads": threads,
+    }  # fmt: skip
+    peers = tuple(name.strip() for name in vs.split(",") if name.strip())
+    try:
+        report = run_suite(job, peers, Peers(vllm_python, llama_server), repeats=repeats, say=_say)
+    except BenchmarkError as error:
+        raise ConfigError(str(error)) from error
+    if as_json:
+        print(json.dumps(report, indent=2))
+    else:
+        _engine_table(report)
+
+
+@app.command()
+def kernels(as_json: bool = typer.Option(False, "--json", help="JSON on stdout.")) -> None:
+    """Time each op per back end in GB/s and GFLOP/s against the machine's own ceilings.
+
+    Example: esclusa bench kernels --json
+    """
+    from kernels.bench import bench_kernels
+
+    rows = bench_kernels()
+    if as_json:
+        print(json.dumps(rows, indent=2, default=str))
+        return
+    for row in rows:
+        print("  ".join(f"{key}={value}" for key, value in dict(row).items()))
+
+
+def _engine_table(report: dict[str, Any]) -> None:
+    print(f"{'system':18}{'tok/s':>9}{'one stream':>12}{'ours is':>9}{'ready s':>9}  note")
+    for row in report["rows"]:
+        ratio = report["ratio"].get(row["system"])
+        print(
+            f"{row['system']:18}{row['output_tokens_per_s']:9.1f}{row.get('single_stream_tokens_per_s') or 0:12.1f}"
+            f"{f'{ratio:.1f}x' if ratio else '':>9}{row.get('ready_s') or 0:9.1f}  {row.get('note', '')}"
+        )
+
+
+def _model_path(model: str) -> Path:
+    """A path as given, or the file of a demo model, fetched when absent."""
+    path = Path(model).expanduser()
+    if path.exists():
+        return path.absolute()
+    from gateway.cli.models import ProgressLine, models_dir
+    from gateway.local.models import DEMO_MODELS, fetch
+
+    for asset in DEMO_MODELS:
+        if asset.id == model:
+            return fetch(asset, models_dir(), ProgressLine(asset.title))
+    raise typer.BadParameter(f"{model!r} is no file and no demo model; demo models: {[a.id for a in DEMO_MODELS]}")
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
