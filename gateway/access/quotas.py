@@ -19,23 +19,33 @@ def limits_for(
     snapshot: Snapshot, principal: Principal, holder: Holder, model: ModelCard | None
 ) -> tuple[LimitRule, ...]:
     """In the order of the limits' ids. A limit per role gives one rule for each role held."""
-    found: list[LimitRule] = []
-    known = snapshot.limit_rules
+    case = (
+        principal.tenant,
+        holder.key,
+        holder.charged_department,
+        holder.roles,
+        principal.kind,
+        principal.credential_id if principal.kind == "service" else None,
+        None if model is None else model.id,
+    )
+    found = snapshot.limit_rules.get(case)
+    if found is None:
+        found = tuple(_resolve(snapshot, principal, holder, model))
+        if len(snapshot.limit_rules) >= MAX_CACHED:
+            snapshot.limit_rules.clear()
+        snapshot.limit_rules[case] = found
+    return found
+
+
+def _resolve(snapshot: Snapshot, principal: Principal, holder: Holder, model: ModelCard | None) -> Iterator[LimitRule]:
     tenant = _part(principal.tenant)
-    for number, limit in enumerate(snapshot.limits):
-        if limit.filters and not _applies(limit, principal, holder):
+    for limit in snapshot.limits:
+        if not _applies(limit, principal, holder):
             continue
         if limit.models is not None and (model is None or not limit.models.matches(model)):
             continue
         for key in _counters(limit, tenant, principal, holder, model):
-            rule = known.get((number, key))
-            if rule is None:
-                rule = LimitRule(scope=limit.kind, scope_key=key, **limit.quantities)
-                if len(known) >= MAX_CACHED:
-                    known.clear()
-                known[number, key] = rule
-            found.append(rule)
-    return tuple(found)
+            yield LimitRule(scope=limit.kind, scope_key=key, **limit.quantities)
 
 
 def _applies(limit: CompiledLimit, principal: Principal, holder: Holder) -> bool:

@@ -114,8 +114,8 @@ class Snapshot:
     limits: tuple[CompiledLimit, ...]
     settled: dict[int, Settled] = field(default_factory=dict, repr=False)
     """Cache of a pure function of the snapshot, bounded by the evaluator."""
-    limit_rules: dict[tuple[int, str], LimitRule] = field(default_factory=dict, repr=False)
-    """Cache of resolved limits per counter, bounded by `quotas`."""
+    limit_rules: dict[tuple[object, ...], tuple[LimitRule, ...]] = field(default_factory=dict, repr=False)
+    """Cache of resolved limits per caller and model, bounded by `quotas`."""
 
     @property
     def etag(self) -> str:
