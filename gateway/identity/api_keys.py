@@ -51,6 +51,7 @@ class ServiceAccount:
     disabled: bool
     created_by: str
     created_at: datetime
+    version: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, Protocol
 
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock
@@ -21,8 +21,6 @@ from gateway.settings import IdentitySettings
 from gateway.storage.postgres import Listener
 
 _log = logging.getLogger("esclusa.identity.revocations")
-
-K = TypeVar("K")
 
 CHANNEL = "esclusa_identity"
 """NOTIFY channel of every change to revocations, keys, accounts and bindings."""
@@ -46,6 +44,7 @@ class Revocation:
     created_by: str
     created_at: datetime
     expires_at: datetime | None = None
+    lifted_at: datetime | None = None
 
 
 class RevocationStore(Protocol):
@@ -54,57 +53,54 @@ class RevocationStore(Protocol):
         ...
 
 
+Target = tuple[str, str | None, str | None]
+"""(tenant, issuer, subject or credential id); None where an entry names no such thing."""
+
+
 @dataclass(frozen=True, slots=True)
 class RevocationIndex:
-    """Entries arranged for look-ups. Built once per change, never mutated."""
+    """Entries arranged for look-ups. Built once per change, never mutated. A tenant's entries reach no other tenant."""
 
-    credentials: frozenset[tuple[str | None, str]] = frozenset()
-    subjects: frozenset[tuple[str | None, str]] = frozenset()
-    before_subject: dict[tuple[str | None, str], datetime] = field(default_factory=dict)
-    before_issuer: dict[str, datetime] = field(default_factory=dict)
-    before_tenant: dict[str, datetime] = field(default_factory=dict)
+    credentials: frozenset[Target] = frozenset()
+    subjects: frozenset[Target] = frozenset()
+    before: dict[Target, datetime] = field(default_factory=dict)
     size: int = 0
 
     @classmethod
     def build(cls, entries: Iterable[Revocation]) -> RevocationIndex:
-        credentials: set[tuple[str | None, str]] = set()
-        subjects: set[tuple[str | None, str]] = set()
-        by_subject: dict[tuple[str | None, str], datetime] = {}
-        by_issuer: dict[str, datetime] = {}
-        by_tenant: dict[str, datetime] = {}
+        credentials: set[Target] = set()
+        subjects: set[Target] = set()
+        before: dict[Target, datetime] = {}
         size = 0
         for entry in entries:
             size += 1
-            if entry.kind == "credential" and entry.credential_id is not None:
-                credentials.add((entry.issuer, entry.credential_id))
-            elif entry.kind == "subject" and entry.subject is not None:
-                subjects.add((entry.issuer, entry.subject))
+            if entry.kind == "credential":
+                credentials.add((entry.tenant, entry.issuer, entry.credential_id))
+            elif entry.kind == "subject":
+                subjects.add((entry.tenant, entry.issuer, entry.subject))
             elif entry.issued_before is not None:
-                moment = entry.issued_before
-                if entry.subject is not None:
-                    _latest(by_subject, (entry.issuer, entry.subject), moment)
-                elif entry.issuer is not None:
-                    _latest(by_issuer, entry.issuer, moment)
-                else:
-                    _latest(by_tenant, entry.tenant, moment)
-        return cls(frozenset(credentials), frozenset(subjects), by_subject, by_issuer, by_tenant, size)
+                target = (entry.tenant, entry.issuer, entry.subject)
+                held = before.get(target)
+                before[target] = entry.issued_before if held is None else max(held, entry.issued_before)
+        return cls(frozenset(credentials), frozenset(subjects), before, size)
 
     def covers(self, principal: Principal) -> bool:
         """True when any entry applies. A principal without an issue time is older than every T."""
         if self.size == 0:
             return False
-        issuer, who = principal.issuer, (principal.issuer, principal.subject)
-        if who in self.subjects:
+        tenant, issuer = principal.tenant, principal.issuer
+        if (tenant, issuer, principal.subject) in self.subjects:
             return True
-        if principal.credential_id is not None and (issuer, principal.credential_id) in self.credentials:
+        if principal.credential_id is not None and (tenant, issuer, principal.credential_id) in self.credentials:
             return True
-        limits = (
-            self.before_subject.get(who),
-            self.before_issuer.get(issuer),
-            self.before_tenant.get(principal.tenant),
-        )
+        if not self.before:
+            return False
         issued = principal.issued_at
-        return any(limit is not None and (issued is None or issued < limit) for limit in limits)
+        for target in ((tenant, issuer, principal.subject), (tenant, issuer, None), (tenant, None, None)):
+            limit = self.before.get(target)
+            if limit is not None and (issued is None or issued < limit):
+                return True
+        return False
 
 
 class RevocationList:
@@ -189,8 +185,3 @@ class RevocationList:
 
     def __len__(self) -> int:
         return self._index.size
-
-
-def _latest(table: dict[K, datetime], key: K, moment: datetime) -> None:
-    held = table.get(key)
-    table[key] = moment if held is None else max(held, moment)

@@ -1,0 +1,85 @@
+"""May this caller give these rights to a machine? Never more than it holds itself. Pure: values in, an objection out.
+
+Owns the comparison of rights: roles, models, clearance, department. Knows no storage; what a caller holds beyond the
+roles in its token (inherited, bound by policy) is told to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gateway.flow.values import Principal
+from gateway.identity.claims import CLEARANCES
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """What a service account or key may do at most. `models` None: no limit of its own."""
+
+    roles: frozenset[str]
+    models: tuple[str, ...] | None
+    clearance: str | None
+    department: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why a change is refused; `code` is the public error code."""
+
+    code: str
+    message: str
+    hint: str
+    param: str | None = None
+
+
+def rights_of(caller: Principal, held_roles: Iterable[str]) -> Rights:
+    return Rights(
+        roles=caller.roles | frozenset(held_roles),
+        models=caller.narrowed_models,
+        clearance=caller.clearance,
+        department=caller.department,
+    )
+
+
+def first_objection(caller: Principal, own: Rights, asked: Rights) -> Objection | None:
+    """None when `asked` is within `own` and `caller` is somebody who signed in."""
+    if caller.kind != "user":
+        return Objection(
+            "interactive_credential_required",
+            "Service accounts and their keys are managed by people who signed in, not by another key.",
+            "send a token of your identity provider",
+        )
+    extra = asked.roles - own.roles
+    if extra:
+        return _beyond("roles", f"You cannot give the role `{min(extra)}`, which you do not hold yourself.")
+    if own.models is not None and (asked.models is None or not set(asked.models) <= set(own.models)):
+        return _beyond("models", "You cannot give models that you may not use yourself.")
+    if _rank(asked.clearance) > _rank(own.clearance):
+        return _beyond("clearance", "You cannot give a clearance above your own.")
+    if asked.department != own.department:
+        return _beyond("department", "A service account belongs to the department of the person who makes it.")
+    return None
+
+
+def within(outer: Rights, inner_roles: frozenset[str] | None, inner_models: tuple[str, ...] | None) -> Objection | None:
+    """May a key be narrowed to these, given its account? None in either leaves the account's."""
+    if inner_roles is not None and inner_roles - outer.roles:
+        return _beyond("roles", "The service account does not have that role.")
+    if inner_models is not None and outer.models is not None and not set(inner_models) <= set(outer.models):
+        return _beyond("models", "The service account may not use that model.")
+    return None
+
+
+def _rank(clearance: str | None) -> int:
+    """No clearance is the lowest there is."""
+    return 0 if clearance is None else CLEARANCES.index(clearance)
+
+
+def _beyond(param: str, message: str) -> Objection:
+    return Objection(
+        "cannot_grant_beyond_own_rights",
+        message,
+        "ask somebody who holds it to make the change",
+        param,
+    )
