@@ -59,11 +59,20 @@ def check_kernels(settings: Settings) -> Finding:
     from kernels import dispatch
 
     device = "cpu" if settings.engine.device == "auto" else settings.engine.device
-    report = dispatch.load(backend="auto", device=device).report()
-    slow = [op for op, choice in report.items() if "reference" in str(choice).split()[0]]
-    summary = ", ".join(f"{op}: {choice}" for op, choice in report.items())
-    if len(slow) == len(report):
-        return Finding("kernels", "warn", summary, "compiled kernels", "see the check `compiler`")
+    choices = dispatch.load(backend="auto", device=device).report()
+    per_backend: dict[str, list[str]] = {}
+    for choice in choices:
+        per_backend.setdefault(choice.backend, []).append(choice.op)
+    summary = "; ".join(f"{backend}: {', '.join(ops)}" for backend, ops in per_backend.items())
+    reasons = {reason for choice in choices if choice.backend == "reference" for reason in choice.off.values()}
+    if set(per_backend) == {"reference"}:
+        return Finding(
+            "kernels",
+            "warn",
+            f"every op runs on the readable torch path: {'; '.join(sorted(reasons))}",
+            "compiled kernels (several times faster)",
+            "install a C++ compiler, or see the reason above",
+        )
     return Finding("kernels", "ok", summary)
 
 
@@ -136,12 +145,13 @@ def check_secrets(settings: Settings) -> Finding:
 
 
 def check_policy(settings: Settings) -> Finding:
-    from gateway.access.document import load_document
-    from gateway.wiring import default_policy_path
+    from gateway.access.compiler import compile_policy
+    from gateway.access.parsing import parse_policy
+    from gateway.wiring import default_policy
 
-    path = settings.access.policy_file or default_policy_path()
+    path = settings.access.policy_file or default_policy()
     try:
-        load_document(path)
+        compile_policy(parse_policy(path.read_bytes(), name=path.name), version=0)
     except ConfigError as error:
         return Finding("policy", "fail", str(error), "a document that compiles", f"esclusa policy check {path}")
     return Finding("policy", "ok", f"{path.name} compiles")

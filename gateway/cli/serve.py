@@ -1,0 +1,180 @@
+"""`esclusa serve`: read the flags, fill what is missing, run until a signal. Progress on stderr, panel on stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from gateway.api.lobby import BootProgress
+    from gateway.settings import Settings
+    from gateway.wiring import Services
+
+DEMO_SUBJECT, DEMO_ROLE, DEMO_DEPARTMENT = "u-1042", "analyst", "finance"
+
+
+def serve(
+    local: bool = typer.Option(False, "--local", help="Demo models, dev issuer, loopback only."),
+    config: Path | None = typer.Option(None, "--config", help="Settings file (YAML).", envvar="ESCLUSA_CONFIG"),
+    host: str | None = typer.Option(None, help="Address to listen on."),
+    port: int | None = typer.Option(None, min=0, max=65535, help="Port to listen on."),
+    metrics_port: int | None = typer.Option(None, min=0, max=65535, help="Port of /metrics."),
+    data_dir: Path | None = typer.Option(None, help="Folder of private stores, spool and keys."),
+    model: list[str] = typer.Option([], "--model", help="ID=PATH of a model to serve; repeatable."),
+    device: str | None = typer.Option(None, help="auto, cpu or cuda."),
+    max_num_seqs: int | None = typer.Option(None, min=1, help="Sequences running at once."),
+    max_num_batched_tokens: int | None = typer.Option(None, min=1, help="Token budget of a step."),
+    max_model_len: int | None = typer.Option(None, min=2, help="Context window in tokens."),
+    gpu_memory_utilization: float | None = typer.Option(None, min=0.05, max=1.0, help="Share of device memory."),
+    enable_prefix_caching: bool | None = typer.Option(None, "--enable-prefix-caching/--no-enable-prefix-caching"),
+    tensor_parallel_size: int | None = typer.Option(None, min=1),
+    quantization: str | None = typer.Option(None, help="For example int8; applies to every local model."),
+    threads: int | None = typer.Option(None, min=1, help="Torch threads per engine."),
+) -> None:
+    """Run the gateway: migrate, load models, listen.
+
+    Example: esclusa serve --local --port 9000
+    """
+    from gateway.settings import load_settings
+
+    engine = {
+        "device": device, "max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens,
+        "max_model_len": max_model_len, "gpu_memory_utilization": gpu_memory_utilization,
+        "enable_prefix_caching": enable_prefix_caching, "tensor_parallel_size": tensor_parallel_size,
+        "threads": threads,
+    }  # fmt: skip
+    overrides: dict[str, Any] = {
+        "http": _given({"host": host, "port": port, "metrics_port": metrics_port}),
+        "local": _given({"enabled": local or None, "data_dir": data_dir}),
+        "engine": _given(engine),
+    }
+    if model:
+        overrides["models"] = [_model(text) for text in model]
+    settings = load_settings(config, {key: value for key, value in overrides.items() if value})
+    if quantization is not None:
+        models = tuple(entry.model_copy(update={"quantization": quantization}) for entry in settings.models)
+        settings = settings.model_copy(update={"models": models})
+    _demand_identity(settings)
+    _run(settings)
+
+
+def _run(settings: Settings) -> None:
+    import uvloop
+
+    from gateway.telemetry.logs import configure_logs
+
+    configure_logs(settings.log)
+    try:
+        uvloop.run(_serve(settings))
+    except OSError as error:
+        from gateway.errors import ConfigError
+
+        raise ConfigError(
+            f"cannot listen on {settings.http.host}:{settings.http.port}: {error.strerror}",
+            hint="another process has the port; choose one with --port and --metrics-port",
+        ) from error
+
+
+async def _serve(settings: Settings) -> None:
+    from gateway.api.lobby import BootProgress
+    from gateway.app import serve as run_server
+    from gateway.local.stack import fill_gaps
+
+    started = time.monotonic()
+    progress = BootProgress()
+    told = asyncio.create_task(_tell(progress))
+    async with AsyncExitStack() as stack:
+
+        async def prepare(boot: BootProgress) -> Settings:
+            return await fill_gaps(settings, stack, boot.update)
+
+        async def ready(services: Services, url: str) -> None:
+            told.cancel()
+            _panel(services, url, time.monotonic() - started)
+
+        try:
+            await run_server(settings, prepare=prepare, on_ready=ready, progress=progress)
+        finally:
+            told.cancel()
+            print("stopping", file=sys.stderr)
+
+
+async def _tell(progress: BootProgress) -> None:
+    """A line per stage, and one every five seconds or ten percent inside a long one."""
+    shown, at_percent, at_s = "", 0.0, 0.0
+    while True:
+        now = time.monotonic()
+        if progress.stage != shown or progress.percent - at_percent >= 10 or (now - at_s > 5 and progress.percent > 0):
+            if (progress.stage, progress.percent) != (shown, at_percent):
+                percent = f" {progress.percent:.0f} %" if progress.percent else ""
+                print(f"  {progress.stage}{percent}", file=sys.stderr, flush=True)
+            shown, at_percent, at_s = progress.stage, progress.percent, now
+        await asyncio.sleep(0.2)
+
+
+def _panel(services: Services, url: str, took_s: float) -> None:
+    settings = services.settings
+    lines = [f"Esclusa {services.version} is ready after {took_s:.1f} s", ""]
+    metrics = settings.http.metrics_port
+    lines.append(f"  API      {url}/v1        (OpenAI-compatible)")
+    lines.append(f"  Admin    {url}/admin/v1")
+    if metrics is not None:
+        lines.append(f"  Metrics  http://{settings.http.host}:{metrics}/metrics")
+    lines.append(f"  Models   {', '.join([model.id for model in settings.models] + [settings.routing.virtual_model])}")
+    for backend in services.backends.values():
+        capacity = backend.status().get("kv_capacity")
+        if capacity:
+            lines.append(f"  KV cache {capacity}")
+    if settings.local.enabled:
+        token = _demo_token(settings)
+        lines += [
+            "",
+            f"  A token for {DEMO_SUBJECT} ({DEMO_ROLE}, {DEMO_DEPARTMENT}), valid for eight hours:",
+            "",
+            f"export ESCLUSA_TOKEN={token}",
+            "",
+            "  Your first request:",
+            "",
+            f'curl {url}/v1/chat/completions -H "Authorization: Bearer $ESCLUSA_TOKEN" '
+            "-H 'Content-Type: application/json' "
+            '-d \'{"model": "auto", "messages": [{"role": "user", "content": "Name three rivers of Colombia."}]}\'',
+            "",
+            "  More tokens: esclusa token mint --sub u-7 --role employee --department sales",
+        ]
+    lines += ["", "  Ctrl-C drains and stops; a second one stops at once."]
+    print("\n".join(lines), flush=True)
+
+
+def _demo_token(settings: Settings) -> str:
+    from gateway.local.issuer import DevIssuer
+    from gateway.local.paths import data_dir
+
+    issuer = DevIssuer.open(data_dir(settings))
+    return issuer.mint(DEMO_SUBJECT, [DEMO_ROLE], department=DEMO_DEPARTMENT, ttl_s=8 * 3600)
+
+
+def _demand_identity(settings: Settings) -> None:
+    from gateway.errors import ConfigError
+
+    if not settings.identity.providers and not settings.local.enabled:
+        raise ConfigError(
+            "no identity provider is configured, so nobody could use this gateway",
+            hint="set `identity.providers` (docs/guides/identity.md), or try `esclusa serve --local`",
+        )
+
+
+def _model(text: str) -> dict[str, str]:
+    name, found, path = text.partition("=")
+    if not found or not name or not path:
+        raise typer.BadParameter(f"{text!r}; expected ID=PATH", param_hint="--model")
+    return {"id": name, "path": str(Path(path).expanduser())}
+
+
+def _given(values: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}

@@ -1,0 +1,97 @@
+"""What stands in for the parts an operator did not configure: stores, demo models, the dev issuer.
+
+Takes settings, returns settings with the gaps filled; what it starts lives until the given stack is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from ipaddress import ip_address
+from pathlib import Path
+
+from pydantic import SecretStr
+
+from gateway.errors import ConfigError
+from gateway.local.datastores import open_stores
+from gateway.local.issuer import DevIssuer
+from gateway.local.models import DEMO_MODELS, ModelAsset, fetch
+from gateway.local.paths import cache_dir, data_dir, ensure_dir
+from gateway.settings import ModelSettings, Settings
+
+DEMO_CONTEXT_WINDOW = 4096
+DEMO_PRICES_MICRO = {"small": (20_000, 40_000), "large": (80_000, 160_000)}
+"""Input and output, per million tokens: invented, so that the demo has costs to show."""
+
+Report = Callable[[str, float], None]
+"""(stage, percent)."""
+
+
+async def fill_gaps(settings: Settings, stack: AsyncExitStack, report: Report) -> Settings:
+    """Start private stores for the URLs that are unset; in local mode also add the dev issuer and the demo models.
+
+    Raises `ConfigError` when something cannot be had or local mode would be reachable from outside.
+    """
+    if settings.local.enabled:
+        demand_loopback(settings.http.host)
+    home = ensure_dir(data_dir(settings))
+    fetching = asyncio.create_task(_demo_models(settings, report))
+    report("starting Postgres and Valkey", 0.0)
+    try:
+        urls = await stack.enter_async_context(open_stores(settings))
+        models = await fetching
+    finally:
+        fetching.cancel()
+    store = settings.store.model_copy(
+        update={"database_url": SecretStr(urls.database_url), "redis_url": SecretStr(urls.redis_url)}
+    )
+    audit = settings.audit.model_copy(update={"spool_dir": settings.audit.spool_dir or home / "spool"})
+    access = settings.access.model_copy(update={"snapshot_dir": settings.access.snapshot_dir or home / "policies"})
+    filled = settings.model_copy(update={"store": store, "audit": audit, "access": access, "models": models})
+    if not settings.local.enabled:
+        return filled
+    issuer = await asyncio.to_thread(DevIssuer.open, home)
+    providers = (*settings.identity.providers, issuer.provider_settings())
+    return filled.model_copy(update={"identity": settings.identity.model_copy(update={"providers": providers})})
+
+
+def demand_loopback(host: str) -> None:
+    """Local mode signs whatever it is asked to, so nobody else may reach it. Raises `ConfigError`."""
+    try:
+        loopback = host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        loopback = False
+    if not loopback:
+        raise ConfigError(
+            f"local mode would listen on `{host}`; it binds to loopback only",
+            hint="drop --host, or configure an identity provider and leave --local out",
+        )
+
+
+async def _demo_models(settings: Settings, report: Report) -> tuple[ModelSettings, ...]:
+    """The configured models, or the two demo models in local mode when nothing else is configured."""
+    if settings.models or settings.upstreams or not settings.local.enabled:
+        return settings.models
+    folder = cache_dir() / "models"
+    return tuple([_card(asset, await asyncio.to_thread(_fetch, asset, folder, report)) for asset in DEMO_MODELS])
+
+
+def _fetch(asset: ModelAsset, folder: Path, report: Report) -> Path:
+    def progress(what: str, done: int, total: int) -> None:
+        report(f"{asset.id}: {what}", 100 * done / total if total else 0.0)
+
+    return fetch(asset, folder, progress)
+
+
+def _card(asset: ModelAsset, path: Path) -> ModelSettings:
+    price_in, price_out = DEMO_PRICES_MICRO[asset.tier]
+    return ModelSettings(
+        id=asset.id,
+        tier="small" if asset.tier == "small" else "large",
+        path=str(path),
+        context_window=DEMO_CONTEXT_WINDOW,
+        labels={"hosting": "local", "licence": asset.licence},
+        price_in_micro=price_in,
+        price_out_micro=price_out,
+    )
