@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 import time
 from contextlib import AsyncExitStack
@@ -145,10 +146,18 @@ def _panel(services: Services, url: str, took_s: float) -> None:
             "-H 'Content-Type: application/json' "
             '-d \'{"model": "auto", "messages": [{"role": "user", "content": "Name three rivers of Colombia."}]}\'',
             "",
-            "  More tokens: esclusa token mint --sub u-7 --role employee --department sales",
+            f"  More tokens: {_own_command()} token mint --sub u-7 --role employee --department sales",
         ]
     lines += ["", "  Ctrl-C drains and stops; a second one stops at once."]
     print("\n".join(lines), flush=True)
+
+
+def _own_command() -> str:
+    """As the reader can type it: the path below the current folder when `esclusa` is not on PATH."""
+    own = Path(sys.argv[0])
+    if shutil.which("esclusa") is not None or not own.is_relative_to(Path.cwd()):
+        return "esclusa"
+    return str(own.relative_to(Path.cwd()))
 
 
 def _demo_token(settings: Settings) -> str:
