@@ -1,0 +1,173 @@
+"""Builds the C++ kernels once per source, compiler and instruction set, and loads them.
+
+Owns the compiler call, the cache of built libraries and the choice of instruction set at run time. The library links
+to nothing of torch and is called through ctypes: it builds in seconds and brings no second OpenMP runtime. Nothing is
+built at import. Two processes that build at once are safe: a file lock, then an atomic rename.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import fcntl
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
+from pathlib import Path
+
+SOURCES = Path(__file__).parent / "csrc"
+COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fvisibility=hidden", "-pthread", "-w")
+AVX512 = (
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512dq",
+    "-mavx512vl",
+    "-mavx2",
+    "-mfma",
+    "-mf16c",
+    "-mprefer-vector-width=512",
+)
+ISA_FLAGS: dict[str, tuple[str, ...]] = {
+    "avx512_bf16": (*AVX512, "-mavx512vnni", "-mavx512bf16"),
+    "avx512": AVX512,
+    "avx2": ("-mavx2", "-mfma", "-mf16c"),
+    "scalar": (),
+}
+"""Fastest first. Each library runs only where the CPU has all of its instructions."""
+ISA_NEEDS: dict[str, frozenset[str]] = {
+    "avx512_bf16": frozenset(
+        {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx2", "fma", "f16c"}
+    ),
+    "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"}),
+    "avx2": frozenset({"avx2", "fma", "f16c"}),
+    "scalar": frozenset(),
+}
+ISA_VARIABLE = "ESCLUSA_CPU_ISA"
+CACHE_VARIABLE = "ESCLUSA_KERNEL_CACHE"
+COMPILER_TIMEOUT_S = 300
+
+
+class BuildError(RuntimeError):
+    """The kernels cannot be built or loaded here; the message says why."""
+
+
+def availability() -> tuple[bool, str, str]:
+    """(usable, why not, how). Builds on the first call, which takes seconds; later calls are free."""
+    try:
+        return True, "", f"C++ kernels, {load(chosen_isa())[1]}"
+    except BuildError as error:
+        return False, str(error), ""
+
+
+def cpu_flags() -> frozenset[str]:
+    """Instruction sets that both the CPU and the system offer (Linux); empty elsewhere."""
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return frozenset()
+    try:
+        text = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    line = next((line for line in text.splitlines() if line.startswith("flags")), "")
+    return frozenset(line.partition(":")[2].split())
+
+
+def chosen_isa() -> str:
+    """The best instruction set here, or the one that `ESCLUSA_CPU_ISA` names. Raises `BuildError`."""
+    flags = cpu_flags()
+    asked = os.environ.get(ISA_VARIABLE)
+    if asked:
+        if asked not in ISA_NEEDS:
+            raise BuildError(f"{ISA_VARIABLE}={asked!r} is unknown; choose one of {', '.join(ISA_NEEDS)}")
+        missing = ISA_NEEDS[asked] - flags
+        if missing:
+            raise BuildError(f"{ISA_VARIABLE}={asked} needs {', '.join(sorted(missing))}, which this CPU lacks")
+        return asked
+    return next(isa for isa, needs in ISA_NEEDS.items() if needs <= flags)
+
+
+def compiler() -> str:
+    """The C++ compiler: `CXX` or g++ (the kernels use GCC vector extensions). Raises `BuildError`."""
+    for name in (os.environ.get("CXX"), "g++", "c++"):
+        found = shutil.which(name) if name else None
+        if found:
+            return found
+    raise BuildError("no C++ compiler: install g++ (12 or newer), or set CXX")
+
+
+def cache_directory() -> Path:
+    chosen = os.environ.get(CACHE_VARIABLE)
+    if chosen:
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "esclusa" / "kernels"
+
+
+def library_path(isa: str) -> Path:
+    """Where the library of this source lives: any change of source, flags or machine type makes another name."""
+    digest = hashlib.sha256()
+    for source in sorted(SOURCES.iterdir()):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    digest.update(repr((COMMON_FLAGS, ISA_FLAGS[isa], platform.machine(), sys.platform)).encode())
+    return cache_directory() / f"libesclusa-{isa}-{digest.hexdigest()[:16]}.so"
+
+
+@lru_cache
+def load(isa: str) -> tuple[ctypes.CDLL, str]:
+    """The library for one instruction set, built if it is not in the cache yet. Raises `BuildError`."""
+    path = library_path(isa)
+    if not path.exists():
+        build(isa)
+    try:
+        return ctypes.CDLL(str(path)), isa
+    except OSError as error:
+        raise BuildError(f"the built kernels do not load: {error}") from error
+
+
+def build(isa: str) -> Path:
+    """Compile and put into the cache; another process doing the same is waited for. Raises `BuildError`."""
+    target = library_path(isa)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = (target.parent / f"{target.stem}.lock").open("w")
+    except OSError as error:
+        raise BuildError(f"the kernel cache {target.parent} is not writable: {error.strerror}") from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            _compile(compiler(), isa, target)
+    return target
+
+
+def _compile(cxx: str, isa: str, target: Path) -> None:
+    started = time.monotonic()
+    sys.stderr.write(f"esclusa: building the CPU kernels ({isa}), once per version ...\n")
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        sources = sorted(SOURCES.glob("*.cpp"))
+        objects = [Path(scratch) / f"{source.stem}.o" for source in sources]
+        flags = [*COMMON_FLAGS, *ISA_FLAGS[isa]]
+        commands = [
+            [cxx, *flags, "-c", str(source), "-o", str(obj)] for source, obj in zip(sources, objects, strict=True)
+        ]
+        with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
+            list(pool.map(_run, commands))
+        library = Path(scratch) / target.name
+        _run([cxx, "-shared", "-pthread", *map(str, objects), "-o", str(library)])
+        # Atomic: nobody ever sees half a library.
+        library.replace(target)
+    sys.stderr.write(f"esclusa: CPU kernels built in {time.monotonic() - started:.1f} s\n")
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILER_TIMEOUT_S, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"the compiler {command[0]} did not finish: {error}") from error
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
+        raise BuildError(f"the compiler {command[0]} failed: {first.strip()}")

@@ -1,0 +1,391 @@
+#include "attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "pool.h"
+#include "rows.h"
+#include "simd.h"
+
+namespace esclusa {
+namespace {
+
+constexpr int CHUNK_TILES = 4;
+constexpr int CHUNK = CHUNK_TILES * 16;
+constexpr int MAX_ROWS = 48;  // query rows (tokens x heads of a group) of one item
+constexpr float NONE = -std::numeric_limits<float>::infinity();
+#if defined(__AVX512F__)
+constexpr int BAND = 6;  // rows whose sums fit the registers
+#else
+constexpr int BAND = 2;
+#endif
+
+int64_t queries_per_item(int64_t group) { return std::max<int64_t>(1, MAX_ROWS / group); }
+int64_t tiles_of(int64_t length, int64_t block_size) {
+  const int64_t whole = length / block_size, rest = length % block_size;
+  return whole * ((block_size + 15) / 16) + (rest + 15) / 16;
+}
+
+struct TileView {
+  const char* key;
+  const char* value;
+  int64_t first_key;
+  int valid;
+};
+
+TileView view_tile(const Plan& plan, const Cache& cache, int64_t sequence, int64_t kv_head, int64_t tile) {
+  const int64_t per_block = cache.tiles(), block = tile / per_block, inner = tile % per_block;
+  const int64_t physical = plan.tables[sequence * plan.table_width + block];
+  const int64_t at = physical * cache.kv_heads + kv_head;
+  const int64_t bytes = cache.bf16 ? 2 : 4;
+  return {(const char*)cache.key + (at * cache.key_elements() + inner * 16 * cache.dim) * bytes,
+          (const char*)cache.value + (at * cache.value_elements() + inner * 16 * cache.dims()) * bytes,
+          block * cache.block_size + inner * 16, (int)std::min<int64_t>(16, cache.block_size - inner * 16)};
+}
+
+int64_t tile_first_key(const Cache& cache, int64_t tile) {
+  return tile / cache.tiles() * cache.block_size + tile % cache.tiles() * 16;
+}
+
+// scores[r][64] = q[r] . key for four tiles
+template <int R, bool BF16>
+void score_band(const float* q, int64_t dim, const TileView* tiles, float* scores) {
+  vf sum[R][CHUNK_TILES] = {};
+  const int64_t step = BF16 ? 2 : 1;
+  for (int64_t d = 0; d < dim; d += step) {
+    vu word[CHUNK_TILES];
+#pragma GCC unroll 4
+    for (int t = 0; t < CHUNK_TILES; t++) word[t] = load_bits(tiles[t].key + d / step * 64);
+#pragma GCC unroll 6
+    for (int r = 0; r < R; r++) {
+      const vf first = splat(q[r * dim + d]);
+#pragma GCC unroll 4
+      for (int t = 0; t < CHUNK_TILES; t++) sum[r][t] += first * (BF16 ? pair_first(word[t]) : as_float(word[t]));
+    }
+    if (BF16) {
+#pragma GCC unroll 6
+      for (int r = 0; r < R; r++) {
+        const vf second = splat(q[r * dim + d + 1]);
+#pragma GCC unroll 4
+        for (int t = 0; t < CHUNK_TILES; t++) sum[r][t] += second * pair_second(word[t]);
+      }
+    }
+  }
+  for (int r = 0; r < R; r++)
+    for (int t = 0; t < CHUNK_TILES; t++) store(scores + r * CHUNK + t * 16, sum[r][t]);
+}
+
+// out[r][dims] += weights[r][first..last) . value for one tile, V vectors of dimensions at a time
+template <int R, int V, bool BF16>
+void mix_tile(const float* weights, const char* value, int first, int last, int64_t dims, int64_t at, float* out) {
+  vf sum[R][V];
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++) sum[r][v] = load(out + r * dims + at + v * 16);
+  for (int key = first; key < last;) {
+    if (BF16) {
+      const char* words = value + ((key / 2) * dims + at) * 4;
+      if (key % 2 == 0) {
+#pragma GCC unroll 4
+        for (int v = 0; v < V; v++) {
+          const vf wide = pair_first(load_bits(words + v * 64));
+#pragma GCC unroll 6
+          for (int r = 0; r < R; r++) sum[r][v] += splat(weights[r * CHUNK + key]) * wide;
+        }
+        if (++key >= last) break;
+      }
+#pragma GCC unroll 4
+      for (int v = 0; v < V; v++) {
+        const vf wide = pair_second(load_bits(words + v * 64));
+#pragma GCC unroll 6
+        for (int r = 0; r < R; r++) sum[r][v] += splat(weights[r * CHUNK + key]) * wide;
+      }
+    } else {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; v++) {
+        const vf wide = load((const float*)value + key * dims + at + v * 16);
+#pragma GCC unroll 6
+        for (int r = 0; r < R; r++) sum[r][v] += splat(weights[r * CHUNK + key]) * wide;
+      }
+    }
+    key++;
+  }
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++) store(out + r * dims + at + v * 16, sum[r][v]);
+}
+
+struct Band {  // up to BAND rows: positions, softmax state, where their sums live
+  int64_t position[BAND];
+  float largest[BAND], total[BAND];
+};
+
+template <int R, bool BF16>
+void chunk_band(const float* q, int64_t dim, int64_t dims, const TileView* tiles, int count, int64_t window,
+                float softcap, int64_t lowest_key, Band& band, float* out) {
+  alignas(64) float scores[R * CHUNK];
+  score_band<R, BF16>(q, dim, tiles, scores);
+  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  int64_t highest = 0;
+  for (int r = 0; r < R; r++) {
+    highest = std::max(highest, band.position[r]);
+    vf x[CHUNK_TILES];
+    vf peak = splat(NONE);
+    for (int t = 0; t < CHUNK_TILES; t++) {
+      x[t] = load(scores + r * CHUNK + t * 16);
+      if (softcap > 0) x[t] = splat(softcap) * vtanh(x[t] * splat(1.0f / softcap));
+      const int64_t key = tiles[t].first_key;
+      const int64_t end = t < count ? std::min<int64_t>(tiles[t].valid, band.position[r] - key + 1) : 0;
+      const int64_t begin = window > 0 ? band.position[r] - window + 1 - key : 0;
+      if (end < 16 || begin > 0) {
+        const vi seen = (lanes < splat_i((int)std::max<int64_t>(end, 0))) & (lanes >= splat_i((int)std::min<int64_t>(begin, 16)));
+        x[t] = select(seen, x[t], splat(NONE));
+      }
+      peak = vmax(x[t], peak);
+    }
+    const float before = band.largest[r], now = std::max(before, reduce_max(peak));
+    if (now == NONE) {
+      for (int t = 0; t < CHUNK_TILES; t++) store(scores + r * CHUNK + t * 16, vf{});
+      continue;
+    }
+    vf sum = {};
+    for (int t = 0; t < CHUNK_TILES; t++) {
+      const vf weight = vexp(x[t] - splat(now));
+      store(scores + r * CHUNK + t * 16, weight);
+      sum += weight;
+    }
+    if (now != before) {
+      const float shrink = vexp(splat(before - now))[0];
+      band.largest[r] = now;
+      band.total[r] *= shrink;
+      float* row = out + r * dims;
+      for (int64_t d = 0; d < dims; d += 16) store(row + d, load(row + d) * splat(shrink));
+    }
+    band.total[r] += reduce_add(sum);
+  }
+  for (int t = 0; t < count; t++) {
+    const int64_t key = tiles[t].first_key;
+    const int first = (int)std::max<int64_t>(0, lowest_key - key);
+    const int last = (int)std::min<int64_t>(tiles[t].valid, highest - key + 1);
+    if (first >= last) continue;
+    int64_t at = 0;
+    for (; at + 64 <= dims; at += 64) mix_tile<R, 4, BF16>(scores + t * 16, tiles[t].value, first, last, dims, at, out);
+    for (; at < dims; at += 16) mix_tile<R, 1, BF16>(scores + t * 16, tiles[t].value, first, last, dims, at, out);
+  }
+}
+
+typedef void (*ChunkFunction)(const float*, int64_t, int64_t, const TileView*, int, int64_t, float, int64_t, Band&, float*);
+template <bool BF16>
+ChunkFunction chunk_function(int rows) {
+  switch (rows) {
+    case 1: return chunk_band<1, BF16>;
+    case 2: return chunk_band<2, BF16>;
+#if defined(__AVX512F__)
+    case 3: return chunk_band<3, BF16>;
+    case 4: return chunk_band<4, BF16>;
+    case 5: return chunk_band<5, BF16>;
+    case 6: return chunk_band<6, BF16>;
+#endif
+  }
+  return nullptr;
+}
+
+struct Scratch {
+  std::vector<float> q, out;
+};
+
+template <class T>
+void attend_item(const Plan& plan, const Cache& cache, const AttentionItem& item, const T* q, int64_t q_stride, T* out,
+                 int64_t out_stride, float scale, int64_t window, float softcap, float* partial) {
+  const int64_t group = plan.heads / plan.kv_heads, dim = plan.dim, dims = cache.dims();
+  const int64_t rows = item.queries * group, begin = plan.query_start[item.sequence];
+  const int64_t first_position = plan.kv_len[item.sequence] - (plan.query_start[item.sequence + 1] - begin);
+  thread_local Scratch scratch;
+  scratch.q.resize(rows * dim);
+  scratch.out.assign(rows * dims, 0.0f);
+  for (int64_t r = 0; r < rows; r++) {
+    const T* source = q + (begin + item.first_query + r / group) * q_stride + (item.kv_head * group + r % group) * dim;
+    float* target = scratch.q.data() + r * dim;
+    for_lanes(dim, [&](int64_t i, int c) { store_n(target + i, load_n(source + i, c) * splat(scale), c); });
+  }
+  const int64_t bands = (rows + BAND - 1) / BAND;
+  Band band[MAX_ROWS + BAND];
+  for (int64_t r = 0; r < rows; r++) {
+    Band& b = band[r / BAND];
+    b.position[r % BAND] = first_position + item.first_query + r / group;
+    b.largest[r % BAND] = NONE;
+    b.total[r % BAND] = 0;
+  }
+  // Blocks that the window has left behind may belong to somebody else by now: none of their keys is read. Chunks
+  // still start at multiples of their size, so that a row sums alike whichever tile of queries it came in.
+  const int64_t oldest = window > 0 ? std::max<int64_t>(0, band[0].position[0] - window + 1) : 0;
+  const int64_t alive = oldest / cache.block_size * cache.tiles();
+  const int64_t start = std::max<int64_t>(item.first_tile, alive / CHUNK_TILES * CHUNK_TILES);
+  for (int64_t tile = start; tile < item.last_tile; tile += CHUNK_TILES) {
+    TileView tiles[CHUNK_TILES];
+    const int count = (int)std::min<int64_t>(CHUNK_TILES, item.last_tile - tile);
+    for (int t = 0; t < CHUNK_TILES; t++) {
+      const bool readable = t < count && tile + t >= alive;
+      tiles[t] = view_tile(plan, cache, item.sequence, item.kv_head, readable ? tile + t : std::max(tile, alive));
+      if (readable) continue;
+      tiles[t].valid = 0;
+      tiles[t].first_key = tile_first_key(cache, tile + t);
+    }
+    const int64_t end_key = tiles[count - 1].first_key + 16;
+    for (int64_t b = 0; b < bands; b++) {
+      const int height = (int)std::min<int64_t>(BAND, rows - b * BAND);
+      const int64_t lowest = window > 0 ? std::max<int64_t>(0, band[b].position[0] - window + 1) : 0;
+      if (tiles[0].first_key > band[b].position[height - 1] || end_key <= lowest) continue;
+      const auto function = cache.bf16 ? chunk_function<true>(height) : chunk_function<false>(height);
+      function(scratch.q.data() + b * BAND * dim, dim, dims, tiles, count, window, softcap, lowest, band[b],
+               scratch.out.data() + b * BAND * dims);
+    }
+  }
+  for (int64_t r = 0; r < rows; r++) {
+    const Band& b = band[r / BAND];
+    const float* sums = scratch.out.data() + r * dims;
+    if (item.slot >= 0) {
+      float* target = partial + (item.slot * group + r) * (dims + 16);
+      target[0] = b.largest[r % BAND];
+      target[1] = b.total[r % BAND];
+      memcpy(target + 16, sums, dims * 4);
+      continue;
+    }
+    const vf inverse = splat(b.total[r % BAND] > 0 ? 1.0f / b.total[r % BAND] : 0.0f);
+    T* target = out + (begin + item.first_query + r / group) * out_stride + (item.kv_head * group + r % group) * dim;
+    for_lanes(dim, [&](int64_t i, int c) { store_n(target + i, load(sums + i) * inverse, c); });
+  }
+}
+
+// Parts of one row in ascending key order.
+template <class T>
+void merge_parts(const Plan& plan, int64_t dims, int64_t index, const float* partial, T* out, int64_t out_stride) {
+  const int64_t group = plan.heads / plan.kv_heads;
+  for (int64_t g = 0; g < group; g++) {
+    float largest = NONE, total = 0;
+    auto part = [&](int64_t i) { return partial + ((plan.split_first[index] + i) * group + g) * (dims + 16); };
+    for (int64_t i = 0; i < plan.split_count[index]; i++) largest = std::max(largest, part(i)[0]);
+    std::vector<float> factor(plan.split_count[index]);
+    for (int64_t i = 0; i < plan.split_count[index]; i++) {
+      factor[i] = part(i)[0] == NONE ? 0.0f : vexp(splat(part(i)[0] - largest))[0];
+      total += part(i)[1] * factor[i];
+    }
+    T* target = out + plan.split_row[index] * out_stride + (plan.split_head[index] * group + g) * plan.dim;
+    const vf inverse = splat(total > 0 ? 1.0f / total : 0.0f);
+    for_lanes(plan.dim, [&](int64_t d, int c) {
+      vf sum = {};
+      for (int64_t i = 0; i < plan.split_count[index]; i++) sum += load(part(i) + 16 + d) * splat(factor[i]);
+      store_n(target + d, sum * inverse, c);
+    });
+  }
+}
+
+}  // namespace
+
+int make_plan(Plan& plan, const int32_t* query_start, const int32_t* kv_len, int64_t window, bool deterministic) {
+  const int64_t sequences = plan.sequences, group = plan.heads / plan.kv_heads;
+  plan.query_start.assign(query_start, query_start + sequences + 1);
+  plan.kv_len.assign(kv_len, kv_len + sequences);
+  plan.rows = query_start[sequences];
+  const int64_t per_item = queries_per_item(group);
+  int64_t busy = 0;
+  for (int64_t s = 0; s < sequences; s++) {
+    const int64_t queries = query_start[s + 1] - query_start[s];
+    if (queries < 0 || query_start[0] != 0) return PLAN_STARTS;
+    if (kv_len[s] < queries || kv_len[s] > plan.table_width * plan.block_size) return PLAN_LENGTH;
+    for (int64_t b = 0; b * plan.block_size < kv_len[s] && queries > 0; b++) {
+      const int32_t block = plan.tables[s * plan.table_width + b];
+      const bool visible = window <= 0 || (b + 1) * plan.block_size > kv_len[s] - queries - window + 1;
+      if (block < 0 && visible) return PLAN_TABLE;
+      if (block < 0) plan.window = window;
+      plan.largest_block = std::max(plan.largest_block, block);
+    }
+    busy += (queries + per_item - 1) / per_item * plan.kv_heads;
+  }
+  for (int64_t s = 0; s < sequences; s++) {
+    const int64_t queries = query_start[s + 1] - query_start[s], first = kv_len[s] - queries;
+    for (int64_t at = 0; at < queries; at += per_item) {
+      const int64_t count = std::min(per_item, queries - at);
+      const int64_t end = tiles_of(first + at + count, plan.block_size);
+      const int64_t start = 0;
+      int64_t parts = 1;
+      if (!deterministic && count == 1 && busy < 2 * threads())
+        parts = std::max<int64_t>(1, std::min((2 * threads() + busy - 1) / busy, (end - start) / 16));
+      for (int64_t head = 0; head < plan.kv_heads; head++) {
+        if (parts == 1) {
+          plan.items.push_back({(int32_t)s, (int32_t)head, (int32_t)at, (int32_t)count, (int32_t)start, (int32_t)end, -1});
+          continue;
+        }
+        plan.split_first.push_back((int32_t)plan.slots);
+        plan.split_count.push_back((int32_t)parts);
+        plan.split_row.push_back((int32_t)(query_start[s] + at));
+        plan.split_head.push_back((int32_t)head);
+        const int64_t chunks = (end - start + CHUNK_TILES - 1) / CHUNK_TILES;
+        for (int64_t p = 0; p < parts; p++) {
+          const int64_t from = start + chunks * p / parts * CHUNK_TILES;
+          const int64_t to = std::min(end, start + chunks * (p + 1) / parts * CHUNK_TILES);
+          plan.items.push_back(
+              {(int32_t)s, (int32_t)head, (int32_t)at, 1, (int32_t)from, (int32_t)to, (int32_t)plan.slots++});
+        }
+      }
+    }
+  }
+  // Largest first, so that the last items to finish are small.
+  std::stable_sort(plan.items.begin(), plan.items.end(), [](const AttentionItem& a, const AttentionItem& b) {
+    return (int64_t)a.queries * (a.last_tile - a.first_tile) > (int64_t)b.queries * (b.last_tile - b.first_tile);
+  });
+  return PLAN_OK;
+}
+
+template <class T>
+void write_kv(const Cache& cache, const T* key, const T* value, int64_t slot, int64_t kv_head) {
+  const int64_t block = slot / cache.block_size, offset = slot % cache.block_size, dim = cache.dim, dims = cache.dims();
+  const int64_t at = block * cache.kv_heads + kv_head;
+  const int64_t tile = at * cache.key_elements() + offset / 16 * 16 * dim, lane = offset % 16;
+  if (cache.bf16) {
+    uint16_t* k = (uint16_t*)cache.key + tile + lane * 2;
+    for (int64_t d = 0; d < dim; d++) k[d / 2 * 32 + d % 2] = narrow(get(key + d));
+    uint16_t* v = (uint16_t*)cache.value + at * cache.value_elements() + offset / 2 * dims * 2 + offset % 2;
+    for (int64_t d = 0; d < dim; d++) v[d * 2] = narrow(get(value + d));
+  } else {
+    float* k = (float*)cache.key + tile + lane;
+    for (int64_t d = 0; d < dim; d++) k[d * 16] = get(key + d);
+    float* v = (float*)cache.value + at * cache.value_elements() + offset * dims;
+    for (int64_t d = 0; d < dim; d++) v[d] = get(value + d);
+  }
+}
+
+template <class T>
+void read_kv(const Cache& cache, T* key, T* value, int64_t slot, int64_t kv_head) {
+  const int64_t block = slot / cache.block_size, offset = slot % cache.block_size, dim = cache.dim, dims = cache.dims();
+  const int64_t at = block * cache.kv_heads + kv_head;
+  const int64_t tile = at * cache.key_elements() + offset / 16 * 16 * dim, lane = offset % 16;
+  for (int64_t d = 0; d < dim; d++) {
+    if (cache.bf16) {
+      put(key + d, widen(((const uint16_t*)cache.key)[tile + lane * 2 + d / 2 * 32 + d % 2]));
+      put(value + d, widen(((const uint16_t*)cache.value)[at * cache.value_elements() + (offset / 2 * dims + d) * 2 + offset % 2]));
+    } else {
+      put(key + d, ((const float*)cache.key)[tile + lane + d * 16]);
+      put(value + d, ((const float*)cache.value)[at * cache.value_elements() + offset * dims + d]);
+    }
+  }
+}
+
+template <class T>
+void attend(const Plan& plan, const Cache& cache, const T* q, int64_t q_stride, T* out, int64_t out_stride, float scale,
+            int64_t window, float softcap) {
+  std::vector<float> partial(plan.slots * (plan.heads / plan.kv_heads) * (cache.dims() + 16));
+  parallel_items((int64_t)plan.items.size(), [&](int64_t i) {
+    attend_item(plan, cache, plan.items[i], q, q_stride, out, out_stride, scale, window, softcap, partial.data());
+  });
+  parallel_items((int64_t)plan.split_first.size(),
+                 [&](int64_t i) { merge_parts(plan, cache.dims(), i, partial.data(), out, out_stride); });
+}
+
+template void write_kv(const Cache&, const float*, const float*, int64_t, int64_t);
+template void write_kv(const Cache&, const uint16_t*, const uint16_t*, int64_t, int64_t);
+template void read_kv(const Cache&, float*, float*, int64_t, int64_t);
+template void read_kv(const Cache&, uint16_t*, uint16_t*, int64_t, int64_t);
+template void attend(const Plan&, const Cache&, const float*, int64_t, float*, int64_t, float, int64_t, float);
+template void attend(const Plan&, const Cache&, const uint16_t*, int64_t, uint16_t*, int64_t, float, int64_t, float);
+
+}  // namespace esclusa

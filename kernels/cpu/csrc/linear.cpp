@@ -1,0 +1,396 @@
+#include "linear.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "pool.h"
+#include "simd.h"
+
+namespace esclusa {
+namespace {
+
+bool use_bf16_dot() {
+#if defined(__AVX512BF16__)
+  // Intel's dot runs once in two cycles: widening to float32 is twice as fast there, and exact. AMD's runs at full rate.
+  static const bool fast = __builtin_cpu_is("amd");
+  return fast;
+#else
+  return false;
+#endif
+}
+
+int64_t groups_of(const Linear& l) { return (l.k + l.group - 1) / l.group; }
+bool quantised(const Linear& l) { return l.kind >= INT8; }
+int64_t padded_k(const Linear& l) { return quantised(l) ? (l.k + 7) / 8 * 8 : (l.k + 1) / 2 * 2; }
+int64_t element_bytes(const Linear& l) { return quantised(l) ? 1 : (l.kind == BF16 && use_bf16_dot() ? 2 : 4); }
+
+int64_t panel_bytes(const Linear& l) {
+  const int64_t k = padded_k(l);
+  switch (l.kind) {
+    case F32: return l.k * PANEL * 4;
+    case BF16: return k * PANEL * 2;
+    case GROUP4: return k * PANEL / 2;
+    default: return k * PANEL;
+  }
+}
+
+template <int KIND, int R, int V>
+struct Tile;  // sums of R rows by V vectors of 16 outputs (V = 2 per panel), into out[R][V*16]
+
+INLINE const char* panel_at(const char* weight, int64_t stride, int v) { return weight + (v / 2) * stride + (v % 2) * 64; }
+
+template <int R, int V>
+INLINE void spill(float* out, vf (&sum)[R][V]) {
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++) store(out + (r * V + v) * LANES, sum[r][v]);
+}
+
+template <int R, int V>
+struct Tile<F32, R, V> {
+  static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
+                  float* out) {
+    const float* a = (const float*)codes;
+    vf sum[R][V] = {};
+    for (int64_t k = 0; k < l.k; k++, a += R) {
+      const char* row = w + k * PANEL * 4;
+      vf b[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) b[v] = load((const float*)panel_at(row, stride, v));
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sum[r][v] += splat(a[r]) * b[v];
+    }
+    spill<R, V>(out, sum);
+  }
+};
+
+template <int R, int V>
+struct Tile<BF16, R, V> {
+  static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
+                  float* out) {
+    const int64_t pairs = (l.k + 1) / 2;
+    vf sum[R][V] = {};
+#if defined(__AVX512BF16__)
+    if (use_bf16_dot()) {
+      const int32_t* a = (const int32_t*)codes;
+      for (int64_t k = 0; k < pairs; k++, a += R) {
+        vu b[V];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) b[v] = load_bits(panel_at(w + k * PANEL * 4, stride, v));
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+          for (int v = 0; v < V; v++)
+            sum[r][v] = (vf)_mm512_dpbf16_ps((__m512)sum[r][v], (__m512bh)_mm512_set1_epi32(a[r]), (__m512bh)b[v]);
+      }
+      spill<R, V>(out, sum);
+      return;
+    }
+#endif
+    const float* a = (const float*)codes;
+    for (int64_t k = 0; k < pairs; k++, a += 2 * R) {
+      vu b[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) b[v] = load_bits(panel_at(w + k * PANEL * 4, stride, v));
+      vf wide[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) wide[v] = pair_first(b[v]);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sum[r][v] += splat(a[r]) * wide[v];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) wide[v] = pair_second(b[v]);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sum[r][v] += splat(a[R + r]) * wide[v];
+    }
+    spill<R, V>(out, sum);
+  }
+};
+
+// sum += unsigned bytes of `w` times the four signed bytes of `x`, per 32-bit lane.
+INLINE vi dot4(vi sum, vu w, int32_t x) {
+#if defined(__AVX512VNNI__)
+  return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(x));
+#else
+  for (int j = 0; j < 4; j++) {
+    const int32_t code = (int8_t)(x >> (8 * j));
+    sum += (vi)((w >> (8 * j)) & 255) * splat_i(code);
+  }
+  return sum;
+#endif
+}
+
+template <int R, int V>
+struct Tile<INT8, R, V> {
+  static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
+                  int64_t stride, int64_t column, float* out) {
+    const int32_t* a = (const int32_t*)codes;
+    const int64_t quads = padded_k(l) / 4, groups = groups_of(l);
+    vf sum[R][V] = {};
+    int64_t k = 0;
+    for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
+      vi dots[R][V];
+      int32_t start[R];
+      memcpy(start, offset, sizeof start);
+      for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) dots[r][v] = splat_i(start[r]);
+      const int64_t end = g + 1 == groups ? quads : k + l.group / 4;
+      for (; k < end; k++, a += R) {
+        vu b[V];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) b[v] = load_bits(panel_at(w + k * PANEL * 4, stride, v));
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+          for (int v = 0; v < V; v++) dots[r][v] = dot4(dots[r][v], b[v], a[r]);
+      }
+      // One group (a scale per row): the float sum is not live beside the integer one.
+      for (int r = 0; r < R; r++)
+        for (int v = 0; v < V; v++) sum[r][v] += __builtin_convertvector(dots[r][v], vf) * splat(scale[r]);
+    }
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++) sum[r][v] *= load(l.scale + column + v * LANES);
+    spill<R, V>(out, sum);
+  }
+};
+
+template <int R, int V>
+struct Tile<GROUP4, R, V> {
+  static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
+                  int64_t stride, int64_t column, float* out) {
+    const int32_t* a = (const int32_t*)codes;
+    const int64_t groups = groups_of(l), eights = l.group / 8;
+    vf sum[R][V] = {};
+    for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
+      vi dots[R][V] = {};
+      for (int64_t k = 0; k < eights; k++, a += 2 * R, w += PANEL * 4) {
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) {
+          const vu packed = load_bits(panel_at(w, stride, v));
+          const vu low = packed & 0x0f0f0f0fu, high = (packed >> 4) & 0x0f0f0f0fu;
+#pragma GCC unroll 12
+          for (int r = 0; r < R; r++) dots[r][v] = dot4(dot4(dots[r][v], low, a[r]), high, a[R + r]);
+        }
+      }
+      add_group<R, V>(l, g, groups, column, scale, offset, dots, sum);
+    }
+    spill<R, V>(out, sum);
+  }
+  template <int R2, int V2>
+  static INLINE void add_group(const Linear& l, int64_t g, int64_t groups, int64_t column, const float* scale,
+                               const float* offset, vi (&dots)[R2][V2], vf (&sum)[R2][V2]) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V2; v++) {
+      const int64_t at = ((column / PANEL + v / 2) * groups + g) * PANEL + (v % 2) * LANES;
+      const vf s = load_half(l.group_scale + at), m = load_half(l.group_min + at);
+#pragma GCC unroll 12
+      for (int r = 0; r < R2; r++)
+        sum[r][v] = sum[r][v] + __builtin_convertvector(dots[r][v], vf) * (s * splat(scale[r])) + m * splat(offset[r]);
+    }
+  }
+};
+
+template <int R, int V>
+struct Tile<GROUP8, R, V> {
+  static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
+                  int64_t stride, int64_t column, float* out) {
+    const int32_t* a = (const int32_t*)codes;
+    const int64_t groups = groups_of(l), quads = l.group / 4;
+    vf sum[R][V] = {};
+    for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
+      vi dots[R][V] = {};
+      for (int64_t k = 0; k < quads; k++, a += R, w += PANEL * 4) {
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) {
+          const vu b = load_bits(panel_at(w, stride, v));
+#pragma GCC unroll 12
+          for (int r = 0; r < R; r++) dots[r][v] = dot4(dots[r][v], b, a[r]);
+        }
+      }
+      Tile<GROUP4, R, V>::template add_group<R, V>(l, g, groups, column, scale, offset, dots, sum);
+    }
+    spill<R, V>(out, sum);
+  }
+};
+
+// Few rows leave accumulators free, so several panels go at once to hide latency.
+constexpr int panels_at_once(int rows) {
+#if defined(__AVX512F__)
+  return rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
+#else
+  return rows > 0 ? 1 : 1;
+#endif
+}
+
+typedef void (*TileFunction)(const Linear&, const void*, const float*, const float*, const char*, int64_t, int64_t,
+                             float*);
+
+template <int KIND>
+TileFunction tile_for(int rows, int panels) {
+  switch (rows * 8 + panels) {
+#define CASE(R, P) case R * 8 + P: return Tile<KIND, R, 2 * P>::run;
+    CASE(1, 1) CASE(2, 1) CASE(3, 1)
+#if defined(__AVX512F__)
+    CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1)
+    CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
+#endif
+#undef CASE
+  }
+  return nullptr;
+}
+
+TileFunction find_tile(int32_t kind, int rows, int panels) {
+  switch (kind) {
+    case F32: return tile_for<F32>(rows, panels);
+    case BF16: return tile_for<BF16>(rows, panels);
+    case INT8: return tile_for<INT8>(rows, panels);
+    case GROUP4: return tile_for<GROUP4>(rows, panels);
+    default: return tile_for<GROUP8>(rows, panels);
+  }
+}
+
+template <class Y>
+INLINE void write_tile(const float* tile, int rows, int width, const Linear& l, int64_t column, Y* y, int64_t ldy) {
+  for (int r = 0; r < rows; r++)
+    for (int v = 0; v < width; v += LANES) {
+      const int64_t at = column + v;
+      const int n = (int)std::min<int64_t>(LANES, l.n - at);
+      if (n <= 0) break;
+      vf x = load(tile + r * width + v);
+      if (n == LANES) {
+        if (l.bias) x += load(l.bias + at);
+        store(y + r * ldy + at, x);
+      } else {
+        if (l.bias) x += load_tail(l.bias + at, n);
+        store_tail(y + r * ldy + at, x, n);
+      }
+    }
+}
+
+// Codes of one row per group of inputs: symmetric, largest magnitude to 127.
+void quantise_row(const Linear& l, const float* x, int8_t* codes, float* scale, float* offset, int height) {
+  const int64_t groups = groups_of(l), k_padded = padded_k(l);
+  for (int64_t g = 0; g < groups; g++) {
+    const int64_t begin = g * l.group, end = std::min<int64_t>(begin + l.group, l.k);
+    vf largest = {};
+    int64_t i = begin;
+    for (; i + LANES <= end; i += LANES) largest = vmax(vabs(load(x + i)), largest);
+    if (i < end) largest = vmax(vabs(load_tail(x + i, (int)(end - i))), largest);
+    const float peak = reduce_max(largest);
+    const float step = peak / 127.0f, inverse = peak > 0 ? 127.0f / peak : 0.0f;
+    vi total = {};
+    for (i = begin; i < end; i += LANES) {
+      const int n = (int)std::min<int64_t>(LANES, end - i);
+      const vf value = n == LANES ? load(x + i) : load_tail(x + i, n);
+#if defined(__AVX512F__)
+      const vi code = (vi)_mm512_cvtps_epi32((__m512)(value * splat(inverse)));
+#else
+      const vi code = __builtin_convertvector(round_even(value * splat(inverse)), vi);
+#endif
+      total += code;
+      const vb bytes = __builtin_convertvector(code, vb);
+      memcpy(codes + i, &bytes, n);
+    }
+    int32_t sum = 0;
+    for (int j = 0; j < LANES; j++) sum += total[j];
+    scale[g * height] = step;
+    if (l.kind == INT8) {
+      const int32_t correction = -128 * sum;
+      memcpy(offset + g * height, &correction, 4);
+    } else {
+      offset[g * height] = step * (float)sum;
+    }
+  }
+  for (int64_t i = l.k; i < k_padded; i++) codes[i] = 0;
+}
+
+}  // namespace
+
+int64_t packed_rows_bytes(const Linear& l, int64_t rows) {
+  int64_t bytes = rows * padded_k(l) * element_bytes(l) + 64;
+  if (quantised(l)) bytes += 2 * (rows * groups_of(l) * 4 + 64);
+  return (bytes + 63) / 64 * 64;
+}
+
+PackedRows place_packed_rows(const Linear& l, int64_t rows, void* memory) {
+  PackedRows p{memory, nullptr, nullptr};
+  if (quantised(l)) {
+    char* after = (char*)memory + (rows * padded_k(l) + 63) / 64 * 64;
+    p.scale = (float*)after;
+    p.offset = (float*)(after + (rows * groups_of(l) * 4 + 63) / 64 * 64);
+  }
+  return p;
+}
+
+void pack_block(const Linear& l, const RowBlocks& blocks, int64_t block, const float* x, int64_t stride,
+                const PackedRows& into) {
+  const int height = blocks.height(block);
+  const int64_t first = blocks.start(block), k_padded = padded_k(l);
+  if (!quantised(l)) {
+    if (l.kind == BF16 && use_bf16_dot()) {
+      uint16_t* a = (uint16_t*)into.codes + first * k_padded;
+      for (int64_t k = 0; k < k_padded; k += 2)
+        for (int r = 0; r < height; r++, a += 2) {
+          a[0] = narrow(x[r * stride + k]);
+          a[1] = k + 1 < l.k ? narrow(x[r * stride + k + 1]) : 0;
+        }
+      return;
+    }
+    float* a = (float*)into.codes + first * k_padded;
+    for (int64_t k = 0; k < l.k; k++)
+      for (int r = 0; r < height; r++) *a++ = x[r * stride + k];
+    if (k_padded > l.k)
+      for (int r = 0; r < height; r++) *a++ = 0;
+    return;
+  }
+  const int64_t groups = groups_of(l);
+  thread_local int8_t codes[65536];
+  int32_t* a = (int32_t*)((int8_t*)into.codes + first * k_padded);
+  for (int r = 0; r < height; r++) {
+    quantise_row(l, x + r * stride, codes, into.scale + first * groups + r, into.offset + first * groups + r, height);
+    for (int64_t k = 0; k < k_padded / 4; k++) memcpy(a + k * height + r, codes + 4 * k, 4);
+  }
+}
+
+void multiply(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16) {
+  if (blocks.rows == 0) return;
+  const int64_t panels = (l.n + PANEL - 1) / PANEL, stride = panel_bytes(l);
+  const int64_t k_padded = padded_k(l), bytes = element_bytes(l), groups = quantised(l) ? groups_of(l) : 0;
+  // As many row blocks at a time as half of a small L2 holds, so that activations stay there while panels stream by.
+  const int64_t tall = std::max<int64_t>(1, (384 << 10) / (k_padded * bytes * MAX_TILE_ROWS));
+  const int64_t bands = (blocks.count + tall - 1) / tall;
+  const int64_t step = panels_at_once((int)blocks.base);
+  int64_t share = (panels + 8 * threads() - 1) / (8 * threads());
+  share = std::max<int64_t>(1, std::min<int64_t>(share, 32));
+  share = (share + step - 1) / step * step;
+  const int64_t shares = (panels + share - 1) / share;
+  parallel_items(bands * shares, [&](int64_t item) {
+    alignas(64) float tile[MAX_TILE_ROWS * 2 * PANEL > 12 * PANEL ? MAX_TILE_ROWS * 2 * PANEL : 12 * PANEL];
+    const int64_t first_block = item / shares * tall, last_block = std::min(blocks.count, first_block + tall);
+    const int64_t begin = item % shares * share, end = std::min(panels, begin + share);
+    for (int64_t panel = begin; panel < end; panel += step)
+      for (int64_t block = first_block; block < last_block; block++) {
+        const int height = blocks.height(block);
+        const int64_t start = blocks.start(block);
+        for (int64_t at = panel; at < std::min(end, panel + step);) {
+          int at_once = panels_at_once(height);
+          if (at + at_once > std::min(end, panel + step)) at_once = 1;
+          find_tile(l.kind, height, at_once)(l, (const char*)rows.codes + start * k_padded * bytes,
+                                             rows.scale + start * groups, rows.offset + start * groups,
+                                             (const char*)l.weight + at * stride, stride, at * PANEL, tile);
+          const int width = at_once * PANEL;
+          if (y_bf16)
+            write_tile(tile, height, width, l, at * PANEL, (uint16_t*)y + start * ldy, ldy);
+          else
+            write_tile(tile, height, width, l, at * PANEL, (float*)y + start * ldy, ldy);
+          at += at_once;
+        }
+      }
+  });
+}
+
+}  // namespace esclusa

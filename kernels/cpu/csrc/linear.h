@@ -1,0 +1,60 @@
+// y = x W^T over packed weights. Shared between C++ and the ctypes structure in kernels/cpu/linear.py: keep in step.
+//
+// Weights lie in panels of 32 outputs, inputs innermost in groups that one instruction eats:
+//   F32      [panel][k][32]           float
+//   BF16     [panel][k/2][32][2]      pairs, so that widening is one shift or one mask
+//   INT8     [panel][k/4][32][4]      code + 128 as unsigned byte; `scale` float [outputs]
+//   GROUP4   [panel][k/8][32][4]      low nibbles hold inputs 0..3 of eight, high nibbles 4..7
+//   GROUP8   [panel][k/4][32][4]      unsigned codes
+//   both GROUP kinds: float16 `group_scale`, `group_min` [panel][k/group][32]; weight = code * scale + min
+//
+// Every output sums its inputs in ascending order in one accumulator (per group where there are groups), whatever the
+// number of rows: a row's result is bitwise the same alone and in any batch.
+#pragma once
+#include <cstdint>
+
+namespace esclusa {
+
+enum Kind : int32_t { F32 = 0, BF16 = 1, INT8 = 2, GROUP4 = 3, GROUP8 = 4 };
+constexpr int PANEL = 32;
+#if defined(__AVX512F__)
+constexpr int MAX_TILE_ROWS = 12;
+#else
+constexpr int MAX_TILE_ROWS = 3;
+#endif
+
+struct Linear {
+  int64_t n, k;
+  int32_t kind, group;
+  const void* weight;
+  const float* scale;
+  const uint16_t* group_scale;
+  const uint16_t* group_min;
+  const float* bias;
+};
+
+// Rows are cut into blocks of nearly equal height, at most MAX_TILE_ROWS.
+struct RowBlocks {
+  int64_t rows, count, base, extra;
+  explicit RowBlocks(int64_t m)
+      : rows(m), count((m + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS), base(m / (count ? count : 1)), extra(m - base * count) {}
+  int height(int64_t block) const { return (int)(base + (block < extra)); }
+  int64_t start(int64_t block) const { return block * base + (block < extra ? block : extra); }
+};
+
+// Activations of one product in the layout its kernel reads: per block `[k/step][height][step]`.
+struct PackedRows {
+  void* codes;
+  float* scale;    // per block [groups][height], quantised kinds
+  float* offset;   // same shape: INT8 holds int32 -128 * sum(codes), GROUP kinds hold the float sum of the group
+};
+
+int64_t packed_rows_bytes(const Linear& linear, int64_t rows);
+PackedRows place_packed_rows(const Linear& linear, int64_t rows, void* memory);
+// `block_rows`: float [height][stride] of this block.
+void pack_block(const Linear& linear, const RowBlocks& blocks, int64_t block, const float* block_rows, int64_t stride,
+                const PackedRows& into);
+// y[rows][ldy] float or bfloat16.
+void multiply(const Linear& linear, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16);
+
+}  // namespace esclusa

@@ -1,0 +1,164 @@
+"""Linear layers over packed panels (layout: `csrc/linear.h`). A row's bits do not depend on the rows beside it.
+
+bfloat16 and float32 weights run in float32 arithmetic or AVX512-BF16 dots, whichever this CPU does faster; int8 and
+the grouped 4- and 8-bit codes run as integer dots on activations rounded to 8 bits per group of inputs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kernels.contracts import KernelError, PackedLinear, QuantizedWeight, Weight, as_weights, check_quantization
+from kernels.cpu.grouped_weights import READERS, GroupedWeight, quantise_int4, regroup
+from kernels.cpu.library import LinearStruct, is_bf16, lib, native
+from kernels.reference.dequantize import dequantize
+
+KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "group4": 3, "group8": 4}
+PANEL = 32
+INT8_GROUP = 64
+"""Inputs that share one activation scale under int8: outliers then cost precision in their own group only."""
+SLAB = 8192
+"""Weight rows widened at a time while packing, to bound the peak memory."""
+
+
+@dataclass(slots=True)
+class NativeLinear:
+    """The C structure and the tensors that it points to."""
+
+    struct: LinearStruct
+    tensors: tuple[Tensor, ...]
+
+
+def pack_linear(
+    weight: Weight | Sequence[Weight],
+    bias: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+    quantization: str | None = None,
+    deterministic: bool = False,
+) -> PackedLinear:
+    weights = as_weights(weight)
+    check_quantization(weights, quantization)
+    if dtype is None:
+        dtype = weights[0].dtype if isinstance(weights[0], Tensor) else torch.float32
+    outputs = sum(w.out_features if isinstance(w, QuantizedWeight) else int(w.shape[0]) for w in weights)
+    first = weights[0]
+    inputs = first.in_features if isinstance(first, QuantizedWeight) else int(first.shape[1])
+    if bias is not None and bias.shape != (outputs,):
+        raise KernelError(f"pack_linear: bias {tuple(bias.shape)}, expected ({outputs},)")
+    struct = LinearStruct(n=outputs, k=inputs, group=INT8_GROUP)
+    grouped = quantization == "int4" or (
+        quantization == "gguf" and all(isinstance(w, QuantizedWeight) and w.type in READERS for w in weights)
+    )
+    if grouped:
+        tensors = _pack_groups(weights, struct)
+    elif quantization == "int8":
+        tensors = _pack_int8(weights, struct)
+    else:
+        tensors = _pack_float(weights, struct, bf16=dtype is torch.bfloat16)
+    if bias is not None:
+        padded = torch.zeros(_panels(outputs) * PANEL)
+        padded[:outputs] = bias.float()
+        struct.bias = padded.data_ptr()
+        tensors = (*tensors, padded)
+    data = NativeLinear(struct, tensors)
+    nbytes = sum(t.nbytes for t in tensors)
+    return PackedLinear(outputs, inputs, dtype, quantization, deterministic, bias, data, nbytes)
+
+
+def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None) -> Tensor:
+    if x.dim() != 2 or x.shape[1] != packed.in_features:
+        raise KernelError(f"linear: x has shape {tuple(x.shape)}, expected [rows, {packed.in_features}]")
+    wanted = out_dtype or x.dtype
+    source = native(x)
+    y = torch.empty(
+        x.shape[0], packed.out_features, dtype=torch.bfloat16 if wanted is torch.bfloat16 else torch.float32
+    )
+    lib().esc_linear(
+        ctypes.byref(packed.data.struct), source.data_ptr(), x.shape[0], y.data_ptr(), is_bf16(source), is_bf16(y)
+    )
+    return y.to(wanted)
+
+
+def _panels(outputs: int) -> int:
+    return -(-outputs // PANEL)
+
+
+def _slabs(weights: list[Weight]) -> Iterator[tuple[int, Weight]]:
+    """(first output row, slab) over all stacked weights."""
+    row = 0
+    for weight in weights:
+        total = weight.out_features if isinstance(weight, QuantizedWeight) else int(weight.shape[0])
+        for start in range(0, total, SLAB):
+            stop = min(total, start + SLAB)
+            if isinstance(weight, QuantizedWeight):
+                yield row + start, QuantizedWeight(weight.data[start:stop], weight.type, weight.in_features)
+            else:
+                yield row + start, weight[start:stop]
+        row += total
+
+
+def _pack_float(weights: list[Weight], struct: LinearStruct, *, bf16: bool) -> tuple[Tensor, ...]:
+    width = -(-struct.k // 2) * 2 if bf16 else struct.k
+    packed = torch.zeros(_panels(struct.n) * PANEL * width, dtype=torch.bfloat16 if bf16 else torch.float32)
+    for row, slab in _slabs(weights):
+        source = native(slab if isinstance(slab, Tensor) else dequantize(slab))
+        lib().esc_pack_float(
+            source.data_ptr(), is_bf16(source), source.shape[0], struct.k, row, packed.data_ptr(), bf16
+        )
+    struct.kind, struct.weight = KINDS["bfloat16" if bf16 else "float32"], packed.data_ptr()
+    return (packed,)
+
+
+def _pack_int8(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...]:
+    rows = _panels(struct.n) * PANEL
+    packed = torch.zeros(rows * (-(-struct.k // 8) * 8), dtype=torch.uint8)
+    scale = torch.zeros(rows)
+    for row, slab in _slabs(weights):
+        source = native(slab if isinstance(slab, Tensor) else dequantize(slab))
+        lib().esc_pack_int8(
+            source.data_ptr(), is_bf16(source), source.shape[0], struct.k, row, packed.data_ptr(), scale.data_ptr()
+        )
+    struct.kind, struct.weight, struct.scale = KINDS["int8"], packed.data_ptr(), scale.data_ptr()
+    return packed, scale
+
+
+def _pack_groups(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...]:
+    group, bits = _common_form(weights)
+    rows, groups = _panels(struct.n) * PANEL, struct.k // group
+    packed = torch.zeros(rows * struct.k * bits // 8, dtype=torch.uint8)
+    scale, minimum = torch.zeros(rows * groups, dtype=torch.float16), torch.zeros(rows * groups, dtype=torch.float16)
+    for row, slab in _slabs(weights):
+        parts: GroupedWeight = quantise_int4(slab) if isinstance(slab, Tensor) else _regroup_or_round(slab)
+        parts = parts.split_groups(group)
+        lib().esc_pack_groups(
+            parts.codes.data_ptr(),
+            parts.scale.data_ptr(),
+            parts.minimum.data_ptr(),
+            parts.codes.shape[0],
+            struct.k,
+            group,
+            row,
+            bits,
+            packed.data_ptr(),
+            scale.data_ptr(),
+            minimum.data_ptr(),
+        )
+    struct.kind, struct.group, struct.weight = KINDS[f"group{bits}"], group, packed.data_ptr()
+    struct.group_scale, struct.group_min = scale.data_ptr(), minimum.data_ptr()
+    return packed, scale, minimum
+
+
+def _regroup_or_round(weight: QuantizedWeight) -> GroupedWeight:
+    """The file's own codes where it has any; int4 of the widened weight otherwise."""
+    return regroup(weight) if weight.type in READERS else quantise_int4(dequantize(weight))
+
+
+def _common_form(weights: list[Weight]) -> tuple[int, int]:
+    """(group, bits) that hold every stacked weight exactly: the smallest group, the widest code."""
+    forms = [READERS[w.type][1:3] if isinstance(w, QuantizedWeight) and w.type in READERS else (32, 4) for w in weights]
+    return min(group for group, _ in forms), max(bits for _, bits in forms)
