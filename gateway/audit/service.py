@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hmac
 import logging
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -66,9 +67,10 @@ class AuditService:
         """Open the spool and begin shipping; Postgres need not be up. Raises `OSError` for a spool it cannot write."""
         boot_id = self._ids.uuid7()
         configured = self._settings.hmac_key
-        key = commitment_key(self._spool_dir, None if configured is None else configured.get_secret_value().encode())
+        secret = commitment_key(self._spool_dir, None if configured is None else configured.get_secret_value().encode())
         self._boot = create_boot(self._spool_dir, self._node_id, boot_id)
-        self._origin = Origin(self._node_id, boot_id, self._version, CommitmentKey(key))
+        self._origin = Origin(self._node_id, boot_id, self._version, CommitmentKey(secret))
+        self._cursor_key = hmac.digest(secret, b"esclusa.audit.cursor", "sha256")
         quota = self._settings.spool_quota_bytes
         limits = SpoolLimits(
             quota_bytes=quota,
@@ -171,6 +173,11 @@ class AuditService:
     @property
     def commitment_key(self) -> CommitmentKey:
         return self._origin.key
+
+    @property
+    def cursor_key(self) -> bytes:
+        """For `AuditReader`; replicas agree on it when `audit.hmac_key` is configured."""
+        return self._cursor_key
 
     def status(self) -> Mapping[str, object]:
         """For `/readyz`, metrics and `doctor`; no I/O."""

@@ -18,11 +18,11 @@ from pydantic import SecretStr
 
 from gateway.local.child import LocalStoreError
 from gateway.local.paths import data_dir, ensure_dir
-from gateway.local.postgres import PrivatePostgres
+from gateway.local.postgres import PrivatePostgres, running_url
 from gateway.local.valkey import PrivateValkey
 from gateway.settings import Settings
 
-__all__ = ["LocalStoreError", "LocalStores", "StoreUrls", "open_stores"]
+__all__ = ["LocalStoreError", "LocalStores", "StoreUrls", "open_database", "open_stores"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +90,25 @@ async def open_stores(settings: Settings) -> AsyncIterator[StoreUrls]:
     finally:
         if private is not None:
             await asyncio.to_thread(stores.__exit__, None, None, None)
+
+
+@contextlib.asynccontextmanager
+async def open_database(settings: Settings) -> AsyncIterator[str]:
+    """For commands: the configured database, else the private one, which is started when nobody runs it now."""
+    if settings.store.database_url is not None:
+        yield settings.store.database_url.get_secret_value()
+        return
+    folder = data_dir(settings)
+    running = running_url(folder / "postgres")
+    if running is not None:
+        yield running
+        return
+    stores = LocalStores(folder, valkey=False)
+    urls = await asyncio.to_thread(stores.__enter__)
+    try:
+        yield urls.database_url
+    finally:
+        await asyncio.to_thread(stores.__exit__, None, None, None)
 
 
 def _chosen(configured: SecretStr | None, private: str | None) -> str:

@@ -21,6 +21,12 @@ def data_dir(settings: Settings, *, environ: Mapping[str, str] = os.environ, uid
     return _xdg(environ, "XDG_DATA_HOME", ".local/share")
 
 
+def spool_dir(settings: Settings, *, environ: Mapping[str, str] = os.environ) -> Path:
+    """`audit.spool_dir` when set, else `spool` below the data folder."""
+    configured = settings.audit.spool_dir
+    return data_dir(settings, environ=environ) / "spool" if configured is None else configured.expanduser().absolute()
+
+
 def cache_dir(*, environ: Mapping[str, str] = os.environ) -> Path:
     """Downloads that can be made again (models): `$XDG_CACHE_HOME/esclusa` or `~/.cache/esclusa`."""
     return _xdg(environ, "XDG_CACHE_HOME", ".cache")

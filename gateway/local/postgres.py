@@ -21,6 +21,7 @@ from pathlib import Path
 from gateway.local.child import (
     LOOPBACK,
     LocalStoreError,
+    command_line,
     free_port,
     read_or_create_secret,
     spawn,
@@ -251,7 +252,8 @@ def running_url(root: Path) -> str | None:
         password = (root / "password").read_text().strip()
     except OSError:
         return None
-    if len(lines) < 8 or lines[7].strip() != "ready":
+    # A killed server leaves its file behind; the number in it must still be a server of this folder.
+    if len(lines) < 8 or lines[7].strip() != "ready" or str(root / "data") not in (command_line(int(lines[0])) or ""):
         return None
     return database_url(int(lines[3]), password)
 

@@ -45,12 +45,12 @@ def migration_config(connection: Connection | None = None) -> Config:
     return config
 
 
-def head_revision() -> str:
+def head() -> str:
     """The newest revision in this build."""
-    head = ScriptDirectory.from_config(migration_config()).get_current_head()
-    if head is None:
+    newest = ScriptDirectory.from_config(migration_config()).get_current_head()
+    if newest is None:
         raise ConfigError("this build has no database migrations", hint="reinstall esclusa")
-    return head
+    return newest
 
 
 async def upgrade(database_url: str, revision: str = "head") -> None:

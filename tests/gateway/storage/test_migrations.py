@@ -22,7 +22,7 @@ async def tables(url: str) -> set[str]:
 async def test_a_new_database_is_brought_to_the_head(empty_database_url: str) -> None:
     assert await migrate.current(empty_database_url) is None
     await migrate.upgrade(empty_database_url)
-    assert await migrate.current(empty_database_url) == migrate.head_revision()
+    assert await migrate.current(empty_database_url) == migrate.head()
     assert "audit_event" in await tables(empty_database_url)
 
 
