@@ -42,6 +42,10 @@ def create_app(services: Services) -> FastAPI:
         redirect_slashes=False,
     )
     install_handlers(app)
+    reader = BodyReader(max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
+    inference: dict[str, ASGIApp] = {
+        route.PATH: route.endpoint(services.pipeline, reader) for route in (chat, completions, embeddings)
+    }
     app.add_middleware(
         Front,
         clock=services.clock,
@@ -52,10 +56,10 @@ def create_app(services: Services) -> FastAPI:
         request_timeout_s=settings.request_timeout_s,
         allowed_hosts=settings.allowed_hosts,
         trusted_proxies=settings.trusted_proxies,
+        direct=inference,
     )
-    reader = BodyReader(max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
-    for route in (chat, completions, embeddings):
-        app.router.routes.append(Route(route.PATH, route.endpoint(services.pipeline, reader), methods=["POST"]))
+    for path, endpoint in inference.items():
+        app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     app.include_router(models.routes(services.authenticator, services.authorizer))
     app.include_router(health.routes(services.readiness))
     for router in services.admin_routers:

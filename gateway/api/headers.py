@@ -10,22 +10,24 @@ Headers = list[tuple[bytes, bytes]]
 
 def answer_headers(exchange: Exchange, *, final: bool) -> Headers:
     """`final` once the cost is known; a stream sends its headers before that."""
-    found: dict[str, str] = {"x-esclusa-audit-id": str(exchange.request_id)}
-    if exchange.served is not None:
-        found["x-esclusa-model"] = exchange.served.id
+    found: Headers = [(b"x-esclusa-audit-id", str(exchange.request_id).encode())]
+    served, timings = exchange.served, exchange.timings
+    if served is not None:
+        found.append((b"x-esclusa-model", header_value(served.id)))
     if exchange.plan is not None:
-        found["x-esclusa-route"] = exchange.plan.route
-        found["x-esclusa-route-reason"] = exchange.plan.reason
+        found.append((b"x-esclusa-route", exchange.plan.route.encode()))
+        found.append((b"x-esclusa-route-reason", header_value(exchange.plan.reason)))
     if exchange.decision is not None:
-        found["x-esclusa-policy-version"] = str(exchange.decision.policy_version)
-    if exchange.timings.overhead_us is not None:
-        found["x-esclusa-overhead-ms"] = f"{exchange.timings.overhead_us / 1e3:.2f}"
-    if final and exchange.served is not None:
-        found["x-esclusa-cost"] = f"{exchange.cost_micro / 1e6:.6f} {exchange.served.currency}"
-        found["x-esclusa-cached-tokens"] = str(exchange.usage.cached_tokens)
+        found.append((b"x-esclusa-policy-version", b"%d" % exchange.decision.policy_version))
+    if timings.overhead_us is not None:
+        found.append((b"x-esclusa-overhead-ms", b"%.2f" % (timings.overhead_us / 1e3)))
+    if final and served is not None:
+        found.append((b"x-esclusa-cost", f"{exchange.cost_micro / 1e6:.6f} {served.currency}".encode()))
+        found.append((b"x-esclusa-cached-tokens", b"%d" % exchange.usage.cached_tokens))
     if exchange.reservation is not None:
-        found |= ratelimit_headers(exchange.reservation)
-    return [(name.encode(), header_value(value)) for name, value in found.items()]
+        limits = ratelimit_headers(exchange.reservation)
+        found += [(name.encode(), header_value(value)) for name, value in limits.items()]
+    return found
 
 
 def header_value(text: str) -> bytes:

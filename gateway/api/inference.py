@@ -14,9 +14,9 @@ from starlette.types import Receive, Scope, Send
 
 from gateway.api.body import BodyReader, ClientGone, parse_json
 from gateway.api.credentials import read_credential
-from gateway.api.errors import error_object
+from gateway.api.errors import error_body, error_object
 from gateway.api.hangup import Hangup
-from gateway.api.headers import Headers, answer_headers
+from gateway.api.headers import Headers, answer_headers, header_value
 from gateway.api.render import Parts, Shape, envelope, extension, usage_object, whole_answer
 from gateway.api.sse import EventStream, frame
 from gateway.errors import GatewayError
@@ -52,6 +52,9 @@ class Inference:
                     await self._stream(answer, send, hangup)
                 else:
                     await self._whole(answer, send)
+        except GatewayError as error:
+            # Rendered here: the front door calls this endpoint without the framework's layers in between.
+            await refuse(send, error, str(context.request_id))
         except asyncio.CancelledError:
             if not hangup.gone():
                 raise
@@ -120,3 +123,8 @@ async def respond(send: Send, body: bytes, headers: Headers, status: int = 200) 
     base = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": base + headers})
     await send({"type": "http.response.body", "body": body})
+
+
+async def refuse(send: Send, error: GatewayError, request_id: str) -> None:
+    headers = [(name.encode(), header_value(value)) for name, value in error.headers.items()]
+    await respond(send, error_body(error, request_id), headers, error.status)

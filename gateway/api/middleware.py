@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -51,7 +52,13 @@ class Front:
         request_timeout_s: float,
         allowed_hosts: tuple[str, ...] = ("*",),
         trusted_proxies: tuple[str, ...] = (),
+        direct: Mapping[str, ASGIApp] | None = None,
     ) -> None:
+        """`direct`: exact paths whose POST goes straight to its endpoint, past the framework's router and layers.
+
+        They are ordinary routes too, so that every other method and the route list behave as usual.
+        """
+        self._direct = direct or {}
         self._app, self._clock, self._ids, self._in_flight = app, clock, ids, in_flight
         self._max_in_flight, self._max_header_bytes = max_in_flight, max_header_bytes
         self._request_timeout_s = request_timeout_s
@@ -89,7 +96,8 @@ class Front:
         else:
             self._in_flight.count += 1
             try:
-                await self._app(scope, receive, finish)
+                app = self._direct.get(scope["path"]) if context.method == "POST" else None
+                await (app or self._app)(scope, receive, finish)
             finally:
                 self._in_flight.count -= 1
         if _access.isEnabledFor(logging.INFO):

@@ -17,6 +17,7 @@ from typing import Any
 from gateway.errors import GatewayError
 from gateway.flow.boundary import BOUNDARY, Finalisers, close
 from gateway.flow.context import Clock
+from gateway.flow.growth import grow
 from gateway.flow.values import Chunk, Exchange, Failure, Outcome, Signals, Usage
 
 Conclude = Callable[[Exchange], Coroutine[Any, Any, Exchange]]
@@ -166,7 +167,7 @@ class Answer:
         if self.concluded:
             return
         self.concluded = True
-        exchange = replace(
+        exchange = grow(
             self.exchange,
             usage=self._final_usage(),
             signals=self._signals,
@@ -177,7 +178,7 @@ class Answer:
             status=200,
             response_digest=self._digest.digest(),
             completion_text="".join(self._text) if self._keep_text else None,
-            timings=replace(
+            timings=grow(
                 self.exchange.timings,
                 ttft_us=round((self._first_at - self.exchange.context.started_s) * 1e6),
             ),

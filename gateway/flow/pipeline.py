@@ -17,6 +17,8 @@ from gateway.flow.answer import Answer, Authority
 from gateway.flow.boundary import BOUNDARY, Finalisers, close
 from gateway.flow.budget import estimate, granted_tokens, prompt_digest, rough_prompt_tokens, usage_cost
 from gateway.flow.context import Clock, RequestContext
+from gateway.flow.growth import grow
+from gateway.flow.laps import Laps
 from gateway.flow.ports import (
     AuditLog,
     Authenticator,
@@ -86,17 +88,17 @@ class Pipeline:
 
         Raises `GatewayError` with the refusal; by then the refusal is settled and recorded.
         """
-        exchange = Exchange(context=arrival.context)
+        exchange, laps = Exchange(context=arrival.context), Laps(self._clock, arrival.context.started_s)
         try:
             with BOUNDARY:
-                exchange = await self._authenticate(exchange, arrival)
+                exchange = await self._authenticate(exchange, arrival, laps)
                 exchange = await self._receive(exchange, arrival)
-                exchange = self._authorise(exchange)
+                exchange = self._authorise(exchange, laps)
                 demand(known(exchange.asked))
                 self._rate(exchange)
-                exchange = await self._inspect(exchange)
+                exchange = await self._inspect(exchange, laps)
                 demand_clean(exchange.inspection)
-                exchange = self._route(exchange)
+                exchange = self._route(exchange, laps)
                 candidates = known(exchange.plan).candidates
                 for hop, card in enumerate(candidates):
                     stream, recorded = None, exchange.served is not None
@@ -104,7 +106,7 @@ class Pipeline:
                         exchange = self._authorise_target(exchange, card)
                         demand(known(exchange.decision), card)
                         exchange = await self._estimate(exchange, card)
-                        exchange = await self._reserve(exchange, card, hop)
+                        exchange = await self._reserve(exchange, card, hop, laps)
                         stream = self._generate(exchange, card)
                         if not recorded:
                             await self._audit.intent(exchange)  # durable while the backend already prefills
@@ -119,31 +121,32 @@ class Pipeline:
                         raise
                 raise unknown_model()
         except GatewayError as error:
-            await self.finalisers.run(self._refuse(exchange, error))
+            await self.finalisers.run(self._refuse(grow(exchange, timings=laps.timings()), error))
             raise
         except asyncio.CancelledError:
             outcome = Outcome.CLIENT_DISCONNECT if arrival.gone() else Outcome.CANCELLED
-            await self.finalisers.run(self._abandon(exchange, outcome))
+            await self.finalisers.run(self._abandon(grow(exchange, timings=laps.timings()), outcome))
             raise
 
     # ------------------------------------------------------------------------------------------ stages 2 to 9
 
-    async def _authenticate(self, exchange: Exchange, arrival: Arrival) -> Exchange:
-        started = self._clock.monotonic_s()
+    async def _authenticate(self, exchange: Exchange, arrival: Arrival, laps: Laps) -> Exchange:
+        started = laps.now()
         principal = await self._authenticator.authenticate(arrival.credential(), exchange.context)
-        timings = replace(exchange.timings, auth_us=self._since(started))
-        return replace(exchange, principal=principal, timings=timings)
+        laps.auth_us = laps.since(started)
+        return grow(exchange, principal=principal)
 
     async def _receive(self, exchange: Exchange, arrival: Arrival) -> Exchange:
         request = await arrival.receive()
-        return replace(exchange, request=request, prompt_digest=prompt_digest(request))
+        return grow(exchange, request=request, prompt_digest=prompt_digest(request))
 
-    def _authorise(self, exchange: Exchange) -> Exchange:
+    def _authorise(self, exchange: Exchange, laps: Laps) -> Exchange:
         """On the model as asked: refuses early, and tells hidden from forbidden."""
-        request, started = known(exchange.request), self._clock.monotonic_s()
+        request, started = known(exchange.request), laps.now()
         card = self._card(request.model)
         decision = self._authorizer.decide(exchange.principal, request.action, card, exchange.context)
-        return replace(exchange, asked=decision, timings=replace(exchange.timings, policy_us=self._since(started)))
+        laps.policy_us = laps.since(started)
+        return grow(exchange, asked=decision)
 
     def _rate(self, exchange: Exchange) -> None:
         """A window already known to be full refuses here, without a round trip."""
@@ -151,21 +154,21 @@ class Pipeline:
         if verdict is not None and not verdict.allowed:
             raise self._denial(verdict)
 
-    async def _inspect(self, exchange: Exchange) -> Exchange:
+    async def _inspect(self, exchange: Exchange, laps: Laps) -> Exchange:
         decision, request = known(exchange.asked), known(exchange.request)
         if self._inspector is None:
             demand_inspector(decision)
             return exchange
-        started = self._clock.monotonic_s()
+        started = laps.now()
         seen = await self._inspector.inspect_input(request, decision)
         if seen.messages is not None:
             request = replace(request, messages=seen.messages, raw_body=None)
-        timings = replace(exchange.timings, guard_us=self._since(started))
-        return replace(exchange, inspection=seen, findings=seen.findings, request=request, timings=timings)
+        laps.guard_us = laps.since(started)
+        return grow(exchange, inspection=seen, findings=seen.findings, request=request)
 
-    def _route(self, exchange: Exchange) -> Exchange:
+    def _route(self, exchange: Exchange, laps: Laps) -> Exchange:
         """Over permitted real models only, so that `auto` never becomes a way round."""
-        request, started = known(exchange.request), self._clock.monotonic_s()
+        request, started = known(exchange.request), laps.now()
         asked = self._card(request.model)
         if not asked.virtual and request.action not in asked.actions:
             raise InvalidRequest(
@@ -175,7 +178,8 @@ class Pipeline:
                 hint="GET /v1/models lists what each model serves",
             )
         plan = self._router.plan(request, asked, self._permitted(exchange) if asked.virtual else (asked,))
-        return replace(exchange, plan=plan, timings=replace(exchange.timings, route_us=self._since(started)))
+        laps.route_us = laps.since(started)
+        return grow(exchange, plan=plan)
 
     def _permitted(self, exchange: Exchange) -> tuple[ModelCard, ...]:
         action, principal, context = known(exchange.request).action, exchange.principal, exchange.context
@@ -191,30 +195,26 @@ class Pipeline:
         """Again on the resolved model, at every hop: an alias, a fallback or a router never widens a right."""
         asked, request = known(exchange.asked), known(exchange.request)
         if card.id == request.model and asked.policy_version == self._authorizer.version:
-            return replace(exchange, decision=asked)  # the same question to the same pure function
+            return grow(exchange, decision=asked)  # the same question to the same pure function
         decision = self._authorizer.decide(exchange.principal, request.action, card, exchange.context)
-        return replace(exchange, decision=decision)
+        return grow(exchange, decision=decision)
 
     async def _estimate(self, exchange: Exchange, card: ModelCard) -> Exchange:
         request, obligations = known(exchange.request), known(exchange.decision).obligations
         counted = await _backend_call(self._backend(card).count_prompt_tokens(request, card))
         tokens = rough_prompt_tokens(request) if counted is None else counted
-        return replace(exchange, estimate=estimate(request, card, obligations, tokens, exact=counted is not None))
+        return grow(exchange, estimate=estimate(request, card, obligations, tokens, exact=counted is not None))
 
-    async def _reserve(self, exchange: Exchange, card: ModelCard, hop: int) -> Exchange:
+    async def _reserve(self, exchange: Exchange, card: ModelCard, hop: int, laps: Laps) -> Exchange:
         """A fallback is still the same request: it claims tokens on the new model and is not counted twice."""
-        started, limits, key = self._clock.monotonic_s(), known(exchange.decision).limits, str(exchange.request_id)
+        started, limits, key = laps.now(), known(exchange.decision).limits, str(exchange.request_id)
         if hop > 0:
             limits, key = tuple(replace(rule, requests=None) for rule in limits), f"{key}.{hop}"
         verdict = await self._limiter.reserve(key, limits, known(exchange.estimate), card)
         if not verdict.allowed:
             raise self._denial(verdict)
-        timings = replace(
-            exchange.timings,
-            limits_us=self._since(started),
-            overhead_us=self._since(exchange.context.started_s),
-        )
-        return replace(exchange, reservation=verdict.reservation, served=card, timings=timings)
+        laps.limits_us, laps.overhead_us = laps.since(started), laps.since(laps.started_s)
+        return grow(exchange, reservation=verdict.reservation, served=card, timings=laps.timings())
 
     def _generate(self, exchange: Exchange, card: ModelCard) -> AsyncIterator[Chunk]:
         request, obligations = known(exchange.request), known(exchange.decision).obligations
@@ -251,8 +251,8 @@ class Pipeline:
     async def _conclude(self, exchange: Exchange) -> Exchange:
         """Settle what was used and write the completion: durable before the last byte in strict mode."""
         cost = usage_cost(exchange.served, exchange.usage) if exchange.served is not None else 0
-        timings = replace(exchange.timings, total_us=self._since(exchange.context.started_s))
-        exchange = replace(exchange, cost_micro=cost, timings=timings)
+        total_us = round((self._clock.monotonic_s() - exchange.context.started_s) * 1e6)
+        exchange = grow(exchange, cost_micro=cost, timings=grow(exchange.timings, total_us=total_us))
         try:
             if exchange.reservation is not None:
                 await self._limiter.settle(exchange.reservation, exchange.usage, cost)
@@ -268,11 +268,11 @@ class Pipeline:
             await self.finalisers.run(self._limiter.settle(exchange.reservation, Usage(), 0))
         plan = known(exchange.plan)
         plan = replace(plan, route="fallback", reason=f"{plan.reason}; {card.id} unavailable")
-        return replace(exchange, reservation=None, plan=plan, fallbacks=(*exchange.fallbacks, card.id))
+        return grow(exchange, reservation=None, plan=plan, fallbacks=(*exchange.fallbacks, card.id))
 
     async def _refuse(self, exchange: Exchange, error: GatewayError) -> None:
         """A refusal has both records too; the intent only where none was written yet."""
-        ended = replace(
+        ended = grow(
             exchange,
             outcome=Outcome.DENIED if error.status in DENIALS else Outcome.ERROR,
             status=error.status,
@@ -291,7 +291,7 @@ class Pipeline:
         """The caller left before the first chunk: what was prefilled was still used."""
         bound = exchange.estimate if exchange.served is not None else None
         usage = Usage(prompt_tokens=bound.prompt_tokens if bound is not None else 0, source="estimated")
-        ended = replace(exchange, outcome=outcome, usage=usage, status=CLIENT_CLOSED)
+        ended = grow(exchange, outcome=outcome, usage=usage, status=CLIENT_CLOSED)
         if ended.served is None:
             await self._audit.intent(ended)
         await self._conclude(ended)
@@ -307,9 +307,6 @@ class Pipeline:
         if backend is None:
             raise Unavailable("The backend of this model is not running.", code="engine_unavailable")
         return backend
-
-    def _since(self, started_s: float) -> int:
-        return round((self._clock.monotonic_s() - started_s) * 1e6)
 
 
 DENIALS = frozenset({400, 401, 403, 404, 413, 415, 429})
