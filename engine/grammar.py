@@ -7,8 +7,10 @@ cannot be compiled is `InvalidGrammar`; a matcher that breaks while running is a
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections import OrderedDict
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -24,14 +26,20 @@ MAX_CHOICES = 1_024
 MAX_SCHEMA_DEPTH = 64
 MAX_LEXER_FUEL = 1_000_000
 MAX_LEXER_STATES = 50_000
+MAX_STEP_FUEL = 100_000
 MAX_GRAMMAR_SIZE = 200_000
+MAX_STEP_S = 0.5
 _KEPT = 64
+_PROBE_TOKENS = 4
 _WHITESPACE = r"[ \n\t]{0,8}"
 """Bounded, because small models like to fill an unbounded gap for ever."""
 
 
 class GrammarMatcher:
-    """The state of one choice. Not thread-safe; `copy` gives another choice its own state."""
+    """The state of one choice. Not thread-safe; `copy` gives another choice its own state.
+
+    A step of it that takes longer than `MAX_STEP_S` is an `EngineFault` too: the loop serves others.
+    """
 
     def __init__(self, matcher: Any) -> None:
         self._matcher = matcher
@@ -43,25 +51,24 @@ class GrammarMatcher:
 
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:
         """Set bit `id` of int32 `row` [ceil(vocab / 32)] where token `id` may come next. Raises `EngineFault`."""
+        started = perf_counter()
         mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
-        self._check()
+        if self._matcher.is_error() or perf_counter() - started > MAX_STEP_S:
+            raise _too_complex()
         shared = min(len(mask), len(row))
         row[:shared] = mask[:shared]
         row[shared:] = 0
 
     def accept(self, token_id: int) -> None:
         """Advance by the token that was drawn. Raises `EngineFault` when the grammar does not allow it."""
-        if self._matcher.is_stopped():
+        if self._matcher.is_stopped() and not self._matcher.is_error():
             return
-        if not self._matcher.consume_token(token_id):
-            raise EngineFault("the grammar refused a token", hint="simplify the schema or grammar")
+        started = perf_counter()
+        if not self._matcher.consume_token(token_id) or perf_counter() - started > MAX_STEP_S:
+            raise _too_complex()
 
     def copy(self) -> GrammarMatcher:
         return GrammarMatcher(self._matcher.deep_copy())
-
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            raise EngineFault("the grammar became too complex while it ran", hint="simplify the schema or grammar")
 
 
 class GrammarCompiler:
@@ -91,14 +98,31 @@ class GrammarCompiler:
         from llguidance import LLMatcher, LLParserLimits
 
         limits = LLParserLimits(
-            initial_lexer_fuel=MAX_LEXER_FUEL, max_lexer_states=MAX_LEXER_STATES, max_grammar_size=MAX_GRAMMAR_SIZE
+            initial_lexer_fuel=MAX_LEXER_FUEL,
+            max_lexer_states=MAX_LEXER_STATES,
+            max_grammar_size=MAX_GRAMMAR_SIZE,
+            step_lexer_fuel=MAX_STEP_FUEL,
         )
         matcher = LLMatcher(self._tokenizer.llguidance(), source, log_level=0, limits=limits)
-        if not matcher.is_error():
-            matcher.compute_bitmask()
-        if matcher.is_error():
-            raise InvalidGrammar(f"grammar.{grammar.type}", len(source), _first_line(matcher.get_error()))
+        error = matcher.get_error() or _probe(matcher)
+        if error:
+            raise InvalidGrammar(f"grammar.{grammar.type}", len(source), _reason(error))
         return GrammarMatcher(matcher)
+
+
+def _probe(matcher: Any) -> str:
+    """Walk a few tokens on copies, so that what explodes at the first step explodes here and not in the loop."""
+    for pick in (0, -1):
+        walker = matcher.deep_copy()
+        for _ in range(_PROBE_TOKENS):
+            mask = np.frombuffer(walker.compute_bitmask(), dtype=np.uint8)
+            allowed = np.flatnonzero(np.unpackbits(mask, bitorder="little"))
+            if walker.is_stopped() or not len(allowed):
+                break
+            walker.consume_token(int(allowed[pick]))
+        if walker.is_error():
+            return str(walker.get_error())
+    return ""
 
 
 def to_source(grammar: Grammar) -> str:
@@ -184,7 +208,7 @@ def _as_lark(text: str) -> str:
     try:
         return str(any_to_lark(text))
     except Exception as error:  # noqa: BLE001 - the converter raises whatever its parser meets; all of it is bad input
-        raise InvalidGrammar("grammar.grammar", len(text), _first_line(str(error))) from None
+        raise InvalidGrammar("grammar.grammar", len(text), _reason(str(error))) from None
 
 
 def _text(kind: str, value: Any, most: int) -> str:
@@ -195,5 +219,11 @@ def _text(kind: str, value: Any, most: int) -> str:
     return value
 
 
-def _first_line(message: str) -> str:
-    return message.strip().splitlines()[0][:200] if message.strip() else "cannot be compiled"
+def _too_complex() -> EngineFault:
+    return EngineFault("the grammar refused a token or became too complex", hint="simplify the schema or grammar")
+
+
+def _reason(message: str) -> str:
+    """The first line of llguidance's message without what it quotes: errors do not repeat the caller's text."""
+    lines = message.strip().splitlines()
+    return re.sub(r'"(?:[^"\\]|\\.)*"?', "...", lines[0])[:160] if lines else "cannot be compiled"

@@ -71,9 +71,6 @@ class KVManager:
         sequence.num_computed = len(hits) * self.block_size
         sequence.num_registered = len(hits)
 
-    def can_extend(self, sequence: Sequence, num_tokens: int) -> bool:
-        return self.pool.can_allocate(self.blocks_for(num_tokens) - len(sequence.block_table))
-
     def extend(self, sequence: Sequence, num_tokens: int) -> bool:
         """Grow the table to hold `num_tokens` tokens; False (and nothing changed) when the pool is short."""
         missing = self.blocks_for(num_tokens) - len(sequence.block_table)
@@ -83,14 +80,6 @@ class KVManager:
             return False
         sequence.block_table.extend(self.pool.allocate(missing))
         return True
-
-    def trim(self, sequence: Sequence) -> None:
-        """Give back blocks beyond the computed tokens (a planned step that did not run)."""
-        keep = self.blocks_for(sequence.num_computed)
-        surplus = sequence.block_table[keep:]
-        if surplus:
-            del sequence.block_table[keep:]
-            self.pool.release(surplus)
 
     def commit(self, sequence: Sequence) -> None:
         """Publish the blocks that `num_computed` has filled. Amortised O(1) per token."""

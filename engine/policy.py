@@ -21,6 +21,9 @@ _REMEMBERED_SHARES = 1024
 
 
 class Policy(Protocol):
+    leaves_room: bool
+    """Running prefills leave half of a step's budget to waiting requests, so that a long prompt delays nobody long."""
+
     def key(self, sequence: Seq) -> tuple[int, ...]:
         """Order inside one share; smaller goes first. Fixed while the sequence waits."""
         ...
@@ -51,6 +54,8 @@ class Policy(Protocol):
 
 
 class FirstComeFirstServed:
+    leaves_room = False
+
     def key(self, sequence: Seq) -> tuple[int, ...]:
         return (sequence.preemptions == 0, sequence.order)
 
@@ -88,6 +93,8 @@ class ByPriority(FirstComeFirstServed):
 
 
 class FairShare:
+    leaves_room = True
+
     def __init__(self, starvation_bound_s: float) -> None:
         self._bound = starvation_bound_s
         self._counters: dict[str, float] = {}
@@ -112,7 +119,12 @@ class FairShare:
         starving = [w for w in waited if now - w[0] > self._bound]
         if starving:
             return min(starving)[2]
-        return min(heads, key=lambda s: (self._counters[s.share_key], s.order))
+        return min(heads, key=self._turn)
+
+    def _turn(self, sequence: Seq) -> tuple[float, float, int]:
+        """Least served first; among equals (who came back was lifted to the least) the one longest unserved."""
+        share = sequence.share_key
+        return self._counters[share], self._last_admission.get(share, float("-inf")), sequence.order
 
     def victim(self, running: Sequence[Seq]) -> Seq:
         return max(running, key=lambda s: (self._counters[s.share_key], s.order))

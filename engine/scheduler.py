@@ -109,6 +109,7 @@ class Scheduler:
         nobody_preempted = self._plan_running(plan)
         if nobody_preempted and len(self.waiting):
             self._plan_waiting(plan, now)
+            self._top_up(plan)
         if not plan.new_tokens:
             return Step(self._step_id, ())
         self._step_id += 1
@@ -179,15 +180,30 @@ class Scheduler:
         before = self.num_preemptions
         decodes = [s for s in self.running if s.remaining == 1]
         prefills = [s for s in self.running if s.remaining != 1]
+        half = plan.budget // 2 if self.policy.leaves_room and len(self.waiting) else 0
         for sequence in decodes + prefills:
             if plan.budget <= 0:
                 break
             if sequence.status is not Status.RUNNING:
                 continue
             count = self._chunk(sequence.remaining, plan, bool(decodes))
+            if half and sequence.remaining > 1:
+                count = min(count, max(0, half - plan.prefill_tokens))
             if count > 0 and self._make_room(sequence, sequence.num_computed + count, plan):
                 plan.put(sequence, count)
         return self.num_preemptions == before
+
+    def _top_up(self, plan: Plan) -> None:
+        """Give running prefills the budget that waiting requests left. Preempts nobody."""
+        beside_decodes = any(s.remaining == 1 for s in plan.new_tokens)
+        for sequence in [s for s in self.running if s.remaining > 1]:
+            planned = plan.new_tokens.get(sequence, 0)
+            plan.refund(sequence)
+            count = max(planned, self._chunk(sequence.remaining, plan, beside_decodes))
+            if count > planned and not self.kv.extend(sequence, sequence.num_computed + count):
+                count = planned
+            if count:
+                plan.put(sequence, count)
 
     def _chunk(self, remaining: int, plan: Plan, beside_decodes: bool) -> int:
         count = min(remaining, plan.budget)

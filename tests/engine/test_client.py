@@ -19,7 +19,7 @@ from engine import (
     PoisonRequest,
 )
 from engine.step import Step
-from tests.fakes.engines import collect, config, loader_of, request, text_of, tokens_of
+from tests.fakes.engines import collect, config, loader_of, request, text_of, tokens_of, until
 from tests.fakes.runner import FakeRunner
 
 Start = Callable[..., Awaitable[AsyncEngine]]
@@ -53,13 +53,6 @@ def spelling(answer: str) -> Callable[..., int]:
 def slow() -> FakeRunner:
     """2 ms a step, so that a test can act while requests run."""
     return FakeRunner(before_step=lambda _: time.sleep(0.002))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """The engine's snapshot may be 50 ms old."""
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - the engine's clock is its own thread
-            await asyncio.sleep(0.005)
 
 
 def ended(engine: AsyncEngine, reason: str) -> int:

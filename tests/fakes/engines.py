@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any
@@ -101,6 +102,13 @@ class Rig:
             self.step()
             self.scheduler.take_ended()
         raise AssertionError(f"still working after {limit} steps")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for the engine's own thread; its snapshot may be 50 ms old."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
 
 async def collect(stream: Any) -> list[GenerationEvent]:

@@ -1,0 +1,207 @@
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+
+from engine import AsyncEngine, FinishReason, Grammar, InvalidGrammar
+from engine.errors import EngineFault
+from engine.grammar import GrammarCompiler, GrammarMatcher
+from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.engines import collect, config, loader_of, request, text_of, until
+from tests.fakes.runner import FakeRunner
+
+PERSON = {
+    "type": "object",
+    "properties": {"nombre": {"type": "string", "maxLength": 8}, "edad": {"type": "integer", "maximum": 120}},
+    "required": ["nombre", "edad"],
+    "additionalProperties": False,
+}
+
+
+@pytest.fixture
+def compiler() -> GrammarCompiler:
+    return GrammarCompiler(ByteTokenizer())
+
+
+async def generate(grammar: Grammar, **fields: Any) -> list[Any]:
+    runner = FakeRunner(num_blocks=512, max_model_len=1024)
+    engine = AsyncEngine(config(), loader=loader_of(runner))
+    await engine.start()
+    try:
+        return await collect(engine.generate(request("a", grammar=grammar, **fields)))
+    finally:
+        await engine.close()
+
+
+async def test_a_schema_gives_valid_json_and_stops_by_itself() -> None:
+    events = await generate(Grammar("json_schema", PERSON), max_tokens=600)
+    answer = json.loads(text_of(events))
+    assert set(answer) == {"nombre", "edad"}
+    assert isinstance(answer["edad"], int)
+    assert events[-1].finish_reason is FinishReason.STOP
+
+
+async def test_a_regex_constrains_the_whole_answer() -> None:
+    events = await generate(Grammar("regex", r"[A-Z]{3}-\d{4}"), max_tokens=50)
+    assert re.fullmatch(r"[A-Z]{3}-\d{4}", text_of(events))
+
+
+async def test_a_choice_gives_one_of_its_strings() -> None:
+    events = await generate(Grammar("choice", ["sí", "no", "quizás\n"]), max_tokens=50)
+    assert text_of(events) in {"sí", "no", "quizás\n"}
+
+
+@pytest.mark.parametrize("text", ['start: "a" /[0-9]{2}/', 'root ::= "a" [0-9] [0-9]'])
+async def test_lark_and_ebnf_are_both_understood(text: str) -> None:
+    events = await generate(Grammar("grammar", text), max_tokens=50)
+    assert re.fullmatch("a[0-9]{2}", text_of(events))
+
+
+async def test_an_answer_cut_by_max_tokens_ends_with_length() -> None:
+    events = await generate(Grammar("json_schema", PERSON), max_tokens=5)
+    assert events[-1].finish_reason is FinishReason.LENGTH
+
+
+async def test_choices_have_matchers_of_their_own() -> None:
+    events = await generate(
+        Grammar("regex", "[a-z]{6}"), max_tokens=20, n=3, temperature=1.0, seed=1, logprobs=1, stop=("zzzz",)
+    )
+    texts = {text_of(events, index) for index in range(3)}
+    assert len(texts) == 3
+    assert all(re.fullmatch("[a-z]{6}", text) for text in texts)
+    assert all(event.logprobs for event in events if event.token_ids)
+
+
+async def test_preemption_keeps_the_grammar_s_state() -> None:
+    runner = FakeRunner(num_blocks=10, max_model_len=40)
+    engine = AsyncEngine(config(), loader=loader_of(runner))
+    await engine.start()
+    streams = [
+        engine.generate(request(str(i), f"pregunta {i}", grammar=Grammar("regex", "[a-z]{20}"), max_tokens=25))
+        for i in range(4)
+    ]
+    for stream in streams:
+        assert re.fullmatch("[a-z]{20}", text_of(await collect(stream)))
+    assert engine.stats().preemptions > 0
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("json_schema", "{not json"),
+        ("json_schema", [1, 2]),
+        ("json_schema", {"type": "nonsense"}),
+        ("json_schema", {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}}),
+        ("json_schema", {"type": "string", "pattern": "(["}),
+        ("json_schema", {"x": object()}),
+        ("regex", "(unclosed"),
+        ("regex", ""),
+        ("regex", "a" * 5000),
+        ("regex", "((((a{1000}){1000}){1000}){1000})"),
+        ("choice", []),
+        ("choice", ["a", 1]),
+        ("choice", ["a"] * 2000),
+        ("grammar", "start: nowhere"),
+        ("grammar", "root ::= ((("),
+        ("grammar", "x" * 70_000),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused_quickly(compiler: GrammarCompiler, kind: Any, value: Any) -> None:
+    started = time.perf_counter()
+    with pytest.raises(InvalidGrammar) as caught:
+        compiler.compile(Grammar(kind, value))
+    assert time.perf_counter() - started < 5
+    assert caught.value.field.startswith("grammar.")
+
+
+def test_a_schema_nested_too_deeply_or_in_a_circle_is_refused(compiler: GrammarCompiler) -> None:
+    deep: dict[str, Any] = {"type": "string"}
+    for _ in range(100):
+        deep = {"type": "array", "items": deep}
+    circle: dict[str, Any] = {}
+    circle["items"] = circle
+    for schema in (deep, circle):
+        with pytest.raises(InvalidGrammar, match="levels"):
+            compiler.compile(Grammar("json_schema", schema))
+
+
+async def test_a_recursive_schema_that_is_sound_is_accepted() -> None:
+    tree = {
+        "$defs": {
+            "t": {
+                "type": "object",
+                "properties": {"h": {"type": "array", "items": {"$ref": "#/$defs/t"}, "maxItems": 1}},
+                "additionalProperties": False,
+            }
+        },
+        "$ref": "#/$defs/t",
+    }
+    events = await generate(Grammar("json_schema", tree), max_tokens=800)
+    assert events[-1].finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+    if events[-1].finish_reason is FinishReason.STOP:
+        json.loads(text_of(events))
+
+
+def test_a_refusal_does_not_repeat_the_grammar(compiler: GrammarCompiler) -> None:
+    with pytest.raises(InvalidGrammar) as caught:
+        compiler.compile(Grammar("regex", "(?=secreto)b"))
+    assert "secreto" not in str(caught.value)
+
+
+def test_a_recursive_schema_without_an_end_fails_closed(compiler: GrammarCompiler) -> None:
+    with pytest.raises(InvalidGrammar):
+        compiler.compile(Grammar("json_schema", {"$defs": {"a": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}))
+
+
+def test_a_token_outside_the_grammar_is_a_fault(compiler: GrammarCompiler) -> None:
+    matcher = compiler.compile(Grammar("regex", "abc"))
+    matcher.accept(ord("a"))
+    with pytest.raises(EngineFault):
+        matcher.accept(ord("z"))
+
+
+def test_compiled_grammars_are_remembered_and_handed_out_fresh(compiler: GrammarCompiler) -> None:
+    first = compiler.compile(Grammar("regex", "ab"))
+    first.accept(ord("a"))
+    second = compiler.compile(Grammar("regex", "ab"))
+    second.accept(ord("a"))
+    assert not second.is_terminated
+
+
+async def test_a_grammar_that_takes_too_long_is_refused_and_harms_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forever(self: GrammarCompiler, grammar: Grammar) -> GrammarMatcher:
+        time.sleep(0.5)
+        raise AssertionError("nobody waits for this")
+
+    monkeypatch.setattr(GrammarCompiler, "compile", forever)
+    engine = AsyncEngine(config(), loader=loader_of(FakeRunner()), grammar_timeout_s=0.05)
+    await engine.start()
+    good = engine.generate(request("good", max_tokens=10))
+    with pytest.raises(InvalidGrammar, match=r"0\.05 s"):
+        await collect(engine.generate(request("slow", grammar=Grammar("regex", "a"))))
+    assert (await collect(good))[-1].finish_reason is FinishReason.LENGTH
+    await engine.close()
+
+
+async def test_aborting_while_the_grammar_compiles_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    original = GrammarCompiler.compile
+
+    def slowly(self: GrammarCompiler, grammar: Grammar) -> GrammarMatcher:
+        time.sleep(0.1)
+        return original(self, grammar)
+
+    monkeypatch.setattr(GrammarCompiler, "compile", slowly)
+    engine = AsyncEngine(config(), loader=loader_of(FakeRunner()))
+    await engine.start()
+    stream = engine.generate(request("a", grammar=Grammar("regex", "[a-z]{90}"), max_tokens=100))
+    await stream.aclose()
+    await collect(engine.generate(request("b", grammar=Grammar("regex", "[a-z]{3}"), max_tokens=10)))
+    await until(lambda: engine.stats().running == 0)
+    assert engine.stats().waiting == 0
+    assert dict(engine.stats().finished)["abort"] == 0
+    await engine.close()
