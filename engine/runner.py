@@ -15,8 +15,10 @@ from torch import Tensor
 
 from engine.batch import BatchArrays, StepTensors
 from engine.config import EngineConfig
+from engine.embedder import SentenceEncoder
 from engine.errors import EngineFault, EngineUnavailable, InvalidInput
 from engine.kv_sizing import count_blocks
+from engine.models.bert import ARCHITECTURES as BERT_ARCHITECTURES
 from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder, ForwardBatch
 from engine.models.registry import load_model as load_decoder
@@ -40,15 +42,20 @@ _PROMPT_LOGPROB_ROWS = 64
 
 
 class ModelRunner:
-    """`progress(stage, percent)` is called while loading. Raises what loading raises; see `engine.errors`."""
+    """`progress(stage, percent)` is called while loading. Raises what loading raises; see `engine.errors`.
 
-    def __init__(self, config: EngineConfig, progress: Progress | None = None) -> None:
+    `checkpoint` is `config.model` where the caller has opened it already.
+    """
+
+    def __init__(
+        self, config: EngineConfig, progress: Progress | None = None, checkpoint: Checkpoint | None = None
+    ) -> None:
         self._config, self._progress = config, progress or _no_progress
         if config.threads is not None:
             torch.set_num_threads(config.threads)
         self._device = resolve_device(config.device)
         self._dtype = resolve_dtype(config.dtype, self._device)
-        checkpoint = open_checkpoint(config.model)
+        checkpoint = checkpoint or open_checkpoint(config.model)
         self._hash = _BackgroundHash(checkpoint)
         self.model_config: ModelConfig = checkpoint.config
         self._progress("tokenizer", 0.0)
@@ -208,9 +215,15 @@ def _no_progress(stage: str, percent: float) -> None:
 
 
 def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
-    """The product's loader: weights, tokenizer and content hash of `config.model`."""
-    runner = ModelRunner(config, progress)
-    return LoadedModel(runner, runner.tokenizer, runner.model_sha256)
+    """The product's loader: weights, tokenizer and content hash of `config.model`, a decoder or a sentence encoder."""
+    checkpoint = open_checkpoint(config.model)
+    if checkpoint.config.architecture not in BERT_ARCHITECTURES:
+        runner = ModelRunner(config, progress, checkpoint)
+        return LoadedModel(runner, runner.tokenizer, runner.model_sha256)
+    device = resolve_device(config.device)
+    encoder = SentenceEncoder(checkpoint, config, device, _DTYPES.get(config.dtype, torch.float32))
+    progress("ready", 100.0)
+    return LoadedModel(encoder, encoder.tokenizer, checkpoint.sha256(), encoder)
 
 
 def resolve_device(name: str) -> torch.device:

@@ -98,6 +98,9 @@ def from_directory(directory: Path, eos_token_ids: tuple[int, ...]) -> Vocabular
             f"{directory.name} has no tokenizer.json", hint="save the tokenizer in the fast format (tokenizer.json)"
         )
     tokenizer = Tokenizer.from_file(str(path))
+    # A file may carry its trainer's habits; lengths are the engine's business.
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
     added = tokenizer.get_added_tokens_decoder()
     special = frozenset(i for i, token in added.items() if token.special)
     settings = _read_json(directory / "tokenizer_config.json")

@@ -100,7 +100,7 @@ def _from_text_config(architecture: str, raw: dict[str, Any]) -> ModelConfig:
         num_heads=num_heads,
         num_kv_heads=int(raw.get("num_key_value_heads") or num_heads),
         head_dim=head_dim,
-        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
+        norm_eps=float(raw.get("rms_norm_eps") or raw.get("layer_norm_eps") or 1e-6),
         max_position_embeddings=int(raw["max_position_embeddings"]),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", architecture.startswith("Gemma"))),
         rope=rope,
