@@ -12,7 +12,7 @@ from typing import Any
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI, Request
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import chat, completions, embeddings, health, models
 from gateway.api.body import BodyReader
@@ -30,10 +30,23 @@ Prepare = Callable[[BootProgress], Awaitable[Settings]]
 Ready = Callable[[Services, str], Awaitable[None]]
 
 
-def create_app(services: Services) -> FastAPI:
+class Gateway(FastAPI):
+    """FastAPI with our front door around it, so that nothing runs before a request has its context and its limits."""
+
+    front: Front
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.front(scope, receive, send)
+
+    async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The framework's own way: middleware, router, handlers."""
+        await super().__call__(scope, receive, send)
+
+
+def create_app(services: Services) -> Gateway:
     """Every route carries its own authentication; only the three probes are public."""
     settings = services.settings.http
-    app = FastAPI(
+    app = Gateway(
         title="Esclusa",
         version=services.version,
         docs_url=None,
@@ -46,8 +59,8 @@ def create_app(services: Services) -> FastAPI:
     inference: dict[str, ASGIApp] = {
         route.PATH: route.endpoint(services.pipeline, reader) for route in (chat, completions, embeddings)
     }
-    app.add_middleware(
-        Front,
+    app.front = Front(
+        app.routed,
         clock=services.clock,
         ids=services.ids,
         in_flight=services.in_flight,

@@ -28,10 +28,12 @@ from starlette.types import ASGIApp
 
 from gateway.access.repository import PolicyRepository
 from gateway.access.service import AccessService
+from gateway.admin.assembly import AdminParts, admin_routers
 from gateway.admin.guard import PermissionGuard
 from gateway.api.health import Readiness
 from gateway.api.lobby import BootProgress
 from gateway.api.middleware import InFlight
+from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
 from gateway.backends.openai_http import OpenAIBackend
 from gateway.errors import ConfigError
@@ -39,7 +41,11 @@ from gateway.flow.context import Clock, IdSource, RequestContext, SystemClock, S
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.ports import AuditLog, Authenticator, Authorizer, Backend
 from gateway.flow.values import Principal
+from gateway.identity.repository import IdentityRepository
+from gateway.identity.revocation_store import PostgresRevocationStore
+from gateway.identity.revocations import RevocationList
 from gateway.identity.service import IdentityService
+from gateway.identity.store import IdentityStore
 from gateway.limits.denial import denial
 from gateway.limits.service import LimitService
 from gateway.limits.store import ValkeyStore
@@ -137,11 +143,16 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             settings=settings.access,
         )
         await _start(access, stack)
-        identity = IdentityService(settings.identity, clock=clock)
+        store = IdentityStore(engine)
+        revocations = RevocationList(
+            PostgresRevocationStore(store), settings.identity, clock, listen_url=store.database_url
+        )
+        keys = IdentityRepository(store) if settings.identity.api_key_pepper is not None else None
+        identity = IdentityService(settings.identity, clock=clock, keys=keys, revocations=revocations)
         await _start(identity, stack)
         limits = _limiter(settings, clock, ids)
         await _start(limits, stack)
-        backends, loaded = await _backends(settings, stack, progress)
+        backends, loaded = await _backends(settings, stack, progress, registry)
         pipeline = Pipeline(
             authenticator=identity,
             authorizer=access,
@@ -166,6 +177,17 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             )
         )
         guard = PermissionGuard(identity, access, audit)
+        admin = AdminParts(
+            access=access,
+            identity=identity,
+            identity_store=store,
+            identity_settings=settings.identity,
+            revocations=revocations,
+            audit=AuditReader(engine, cursor_key=audit.cursor_key, settle=audit.settle),
+            guard=guard,
+            clock=clock,
+            ids=ids,
+        )
         lag = asyncio.create_task(watch_loop_lag(metrics.lag.set), name="loop lag")
         stack.callback(lag.cancel)
 
@@ -185,7 +207,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             readiness=readiness,
             registry=registry,
             in_flight=in_flight,
-            admin_routers=(),
+            admin_routers=admin_routers(admin),
             loaded=loaded,
             backends=backends,
         )
@@ -219,7 +241,7 @@ def _limiter(settings: Settings, clock: Clock, ids: IdSource) -> LimitService:
 
 
 async def _backends(
-    settings: Settings, stack: AsyncExitStack, progress: BootProgress
+    settings: Settings, stack: AsyncExitStack, progress: BootProgress, registry: CollectorRegistry
 ) -> tuple[Mapping[str, Backend], tuple[Callable[[], Awaitable[None]], ...]]:
     backends: dict[str, Backend] = {}
     for name, upstream in settings.upstreams.items():
@@ -236,6 +258,7 @@ async def _backends(
     progress.update("loading models", 0.0)
     engine = LocalBackend(local, settings.engine)
     stack.push_async_callback(engine.aclose)
+    engine.register_metrics(registry)
     engine.start()
     backends[LOCAL_BACKEND] = engine
     return backends, (engine.wait,)

@@ -6,10 +6,11 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
 
 from gateway.api.schemas import ChatBody, CompletionBody, EmbeddingBody
 
-ROUTES = {
+ROUTES: dict[str, tuple[type[BaseModel], str]] = {
     "/v1/chat/completions": (ChatBody, "A chat answer, streamed or whole"),
     "/v1/completions": (CompletionBody, "A text completion, streamed or whole"),
     "/v1/embeddings": (EmbeddingBody, "One vector for each input"),

@@ -15,7 +15,7 @@ FINISH = {"stop": "stop", "length": "length", "deadline": "length", "abort": "ab
 
 def sampling_of(params: GenerationParams, max_output_tokens: int) -> Any:
     """The engine's `SamplingParams`."""
-    from engine.requests import Grammar, SamplingParams
+    from engine import Grammar, SamplingParams
 
     grammar = None
     if params.grammar is not None:

@@ -14,13 +14,15 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+from prometheus_client import CollectorRegistry
+
 from gateway.backends.engine_values import as_chunk, as_gateway_error, sampling_of
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.values import ChatRequest, Chunk, ModelCard, Usage
 from gateway.settings import EngineSettings, ModelSettings
 
 if TYPE_CHECKING:
-    from engine.client import AsyncEngine
+    from engine import AsyncEngine
 
 _log = logging.getLogger("esclusa.engine")
 REMEMBERED_PROMPTS = 1024
@@ -91,7 +93,7 @@ class LocalBackend:
         priority: int = 0,
         deadline_s: float | None = None,
     ) -> AsyncIterator[Chunk]:
-        from engine.requests import GenerationRequest
+        from engine import GenerationRequest
 
         engine = self._ready(card)
         held = self._tokens.pop(id(request), None)
@@ -114,7 +116,7 @@ class LocalBackend:
         return EngineAnswer(engine, request, submit, ids, self._run)
 
     async def embed(self, request: ChatRequest, card: ModelCard) -> tuple[tuple[tuple[float, ...], ...], Usage]:
-        from engine.errors import EngineError
+        from engine import EngineError
 
         engine = self._ready(card)
         ids = await self._run(_encode_all, engine.tokenizer, request.inputs)
@@ -132,14 +134,18 @@ class LocalBackend:
                 return {"state": "loading", "stage": f"{name}: {stage}", "percent": percent}
         return {"state": "ready", "stage": "ready", "percent": 100.0}
 
-    def engines(self) -> Mapping[str, Any]:
-        """By model id, for metrics."""
-        return self._engines
+    def register_metrics(self, registry: CollectorRegistry) -> None:
+        """vLLM's metric names, one set of labels per model."""
+        from engine import EngineCollector
+
+        collector = EngineCollector(registry)
+        for name, engine in self._engines.items():
+            collector.add(name, engine.config, engine.stats)
 
     # --------------------------------------------------------------------------------------------- private
 
     async def _load(self) -> None:
-        from engine.errors import EngineError
+        from engine import EngineError
 
         for name, engine in self._engines.items():
 
@@ -169,7 +175,7 @@ class LocalBackend:
         return engine
 
     async def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        from engine.errors import EngineError
+        from engine import EngineError
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
@@ -188,7 +194,7 @@ class EngineAnswer:
         ids: tuple[int, ...] | None,
         run: Callable[..., Any],
     ) -> None:
-        from engine.errors import EngineError
+        from engine import EngineError
 
         self._engine, self._request, self._submit, self._run = engine, request, submit, run
         self._stream: Any = None
@@ -204,7 +210,7 @@ class EngineAnswer:
         return self
 
     async def __anext__(self) -> Chunk:
-        from engine.errors import EngineError
+        from engine import EngineError
 
         try:
             if self._refused is not None:
@@ -232,9 +238,7 @@ class EngineAnswer:
 
 def make_engine(model: ModelSettings, settings: EngineSettings) -> AsyncEngine:
     try:
-        from engine.client import AsyncEngine
-        from engine.config import EngineConfig
-        from engine.errors import EngineError
+        from engine import AsyncEngine, EngineConfig, EngineError
     except ImportError as error:
         raise ConfigError(
             f"model `{model.id}` needs the engine, which is not installed ({error.name} is missing)",

@@ -104,7 +104,7 @@ class Pipeline:
                     stream, recorded = None, exchange.served is not None
                     try:
                         exchange = self._authorise_target(exchange, card)
-                        demand(known(exchange.decision), card)
+                        demand(known(exchange.decision))
                         exchange = await self._estimate(exchange, card)
                         exchange = await self._reserve(exchange, card, hop, laps)
                         stream = self._generate(exchange, card)

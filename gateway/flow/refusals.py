@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from gateway.errors import BlockedByPolicy, NotFound, NotPermitted, Unavailable
-from gateway.flow.values import Decision, Inspection, ModelCard
+from gateway.flow.values import Decision, Inspection
 
 
-def demand(decision: Decision, card: ModelCard | None = None) -> None:
-    """Raises `NotPermitted` (403), or `NotFound` (404) where the policy hides models.
-
-    With `card`, the resolved model must also be where an obligation wants it.
-    """
+def demand(decision: Decision) -> None:
+    """Raises `NotPermitted` (403), or `NotFound` (404) where the policy hides models."""
     if not decision.allowed:
         if decision.hidden:
             raise unknown_model()
@@ -19,13 +16,6 @@ def demand(decision: Decision, card: ModelCard | None = None) -> None:
             code="model_not_permitted",
             hint="GET /v1/models lists what you may use",
             detail=f"rule {decision.rule_id}",
-        )
-    locality = decision.obligations.require_locality
-    if card is not None and locality is not None and card.labels.get("locality") != locality:
-        raise NotPermitted(
-            "Policy asks for a model in another location for this request.",
-            code="model_not_permitted",
-            detail=f"rule {decision.rule_id} requires locality",
         )
 
 

@@ -1,0 +1,64 @@
+"""Every admin route in one place, so that `wiring` names the services and nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fastapi import APIRouter
+
+from gateway.access.holder import holder_of
+from gateway.access.service import AccessService
+from gateway.admin import audit, authz, keys, models, policies, revocations
+from gateway.admin.guard import PermissionGuard
+from gateway.audit.reader import AuditReader
+from gateway.flow.context import Clock, IdSource, RequestContext
+from gateway.flow.values import Principal
+from gateway.identity.accounts import AccountService
+from gateway.identity.repository import IdentityRepository
+from gateway.identity.revocation_store import PostgresRevocationStore
+from gateway.identity.revocations import RevocationList
+from gateway.identity.revoking import RevocationService
+from gateway.identity.service import IdentityService
+from gateway.identity.store import IdentityStore
+from gateway.settings import IdentitySettings
+
+
+@dataclass(frozen=True, slots=True)
+class AdminParts:
+    """What the admin API governs."""
+
+    access: AccessService
+    identity: IdentityService
+    identity_store: IdentityStore
+    identity_settings: IdentitySettings
+    revocations: RevocationList
+    audit: AuditReader
+    guard: PermissionGuard
+    clock: Clock
+    ids: IdSource
+
+
+def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
+    def held_roles(principal: Principal, context: RequestContext) -> frozenset[str]:
+        return holder_of(parts.access.snapshot, principal, context.received_at).roles
+
+    accounts = AccountService(
+        IdentityRepository(parts.identity_store),
+        parts.identity_settings,
+        clock=parts.clock,
+        ids=parts.ids,
+        revocations=parts.revocations,
+        held_roles=held_roles,
+        changed=parts.identity.forget,
+    )
+    revoking = RevocationService(
+        PostgresRevocationStore(parts.identity_store), parts.revocations, clock=parts.clock, ids=parts.ids
+    )
+    return (
+        policies.routes(parts.access, parts.guard, ids=parts.ids, past=parts.audit),
+        authz.routes(parts.access, parts.guard),
+        models.routes(parts.access, parts.guard),
+        keys.routes(accounts, parts.guard),
+        revocations.routes(revoking, parts.guard),
+        audit.routes(parts.audit, parts.guard),
+    )
