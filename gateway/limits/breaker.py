@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FIRST_PAUSE_S = 0.1
-LONGEST_PAUSE_S = 5.0
+LONGEST_PAUSE_S = 2.0
 
 
 @dataclass(slots=True)

@@ -38,9 +38,13 @@ def denial(verdict: LimitVerdict) -> GatewayError:
         return BudgetExceeded(
             verdict.reason, hint="wait for the reset, or ask an administrator to raise the budget", headers=headers
         )
+    if verdict.retry_after_s is None:
+        headers["x-should-retry"] = "false"
     code = "tokens_rate_limited" if verdict.kind == "tokens" else "requests_rate_limited"
     hint = {
         "tokens": "wait as long as `retry-after` says, or send a shorter prompt or a smaller `max_tokens`",
         "concurrency": "wait for one of your running requests to end",
     }.get(verdict.kind or "", "wait as long as `retry-after` says")
+    if verdict.retry_after_s is None:
+        hint = "this request alone is larger than the whole window; send a shorter prompt"
     return RateLimited(verdict.reason, code=code, hint=hint, headers=headers, detail=f"rule {verdict.rule_id}")

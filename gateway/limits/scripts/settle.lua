@@ -4,6 +4,8 @@
 -- KEYS[3..] and ARGV[6..]: the rules as in reserve, only when the fifth argument is 1.
 -- Returns 1 when something was booked, 0 when that had been done before.
 local id, used_in, used_out, used_cost = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+-- A claim granted elsewhere may still have reached this store late, so its absence does not say "settled": remember it.
+if ARGV[5] == '1' and not redis.call('SET', KEYS[2] .. ':unseen:' .. id, '1', 'NX', 'PX', DAY) then return 0 end
 if finish(id, used_in, used_out, used_cost) then return 1 end
 
 local late = KEYS[2] .. ':late:' .. id
@@ -15,7 +17,6 @@ if packed then
 end
 
 if ARGV[5] ~= '1' then return 0 end
-if not redis.call('SET', KEYS[2] .. ':unseen:' .. id, '1', 'NX', 'PX', DAY) then return 0 end
 local next_key = 3
 for i = 6, #ARGV do
   local start, finish_at, requests, concurrent, sliding = string.match(ARGV[i],
