@@ -14,6 +14,7 @@ from engine.errors import UnsupportedModel
 
 _WINDOW_PATTERNS = {"Gemma2ForCausalLM": 2, "Gemma3ForCausalLM": 6}
 """Every n-th layer sees everything, where the configuration does not list the layers."""
+_ROPE_COMMON = frozenset({"rope_theta", "rope_type", "type", "partial_rotary_factor"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +142,13 @@ def _rope(raw: Mapping[str, Any], head_dim: int) -> tuple[RopeParameters, RopePa
 def _rope_parameters(
     given: Mapping[str, Any], head_dim: int, partial: float, original_positions: int | None
 ) -> RopeParameters:
-    extra = {k: v for k, v in given.items() if k not in ("rope_theta", "rope_type", "type", "partial_rotary_factor")}
+    kind = str(given.get("rope_type") or given.get("type") or "default")
+    extra = {key: value for key, value in given.items() if key not in _ROPE_COMMON}
     if original_positions is not None:
         extra.setdefault("original_max_position_embeddings", original_positions)
     frozen = tuple((key, tuple(value) if isinstance(value, list) else value) for key, value in sorted(extra.items()))
     return RopeParameters(
-        theta=float(given["rope_theta"]),
-        rotary_dim=int(head_dim * partial),
-        kind=str(given.get("rope_type") or given.get("type") or "default"),
-        extra=frozen,
+        float(given["rope_theta"]), int(head_dim * partial), kind, () if kind == "default" else frozen
     )
 
 

@@ -166,7 +166,7 @@ def _hf_config(file: GgufFile, architecture: str) -> dict[str, Any]:
         "rms_norm_eps": get("attention.layer_norm_rms_epsilon", 1e-6),
         "max_position_embeddings": get("context_length"),
         "tie_word_embeddings": "output.weight" not in file.tensors,
-        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "attention_bias": architecture != "qwen2" and "blk.0.attn_q.bias" in file.tensors,
         "rope_theta": get("rope.freq_base", 10_000.0),
         "eos_token_id": meta.get("tokenizer.ggml.eos_token_id"),
         "bos_token_id": meta.get("tokenizer.ggml.bos_token_id"),

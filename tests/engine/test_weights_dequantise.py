@@ -1,0 +1,66 @@
+"""Every GGUF encoding against the `gguf` package, bit for bit."""
+
+from __future__ import annotations
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from engine.weights.dequantise import dequantise
+from engine.weights.gguf_file import BLOCK_LAYOUT, QuantType
+
+QUANTISED = [quant for quant, (weights, _) in BLOCK_LAYOUT.items() if weights > 1]
+HALVES = {
+    QuantType.Q4_0: (0,),
+    QuantType.Q4_1: (0, 2),
+    QuantType.Q5_0: (0,),
+    QuantType.Q5_1: (0, 2),
+    QuantType.Q8_0: (0,),
+    QuantType.Q4_K: (0, 2),
+    QuantType.Q5_K: (0, 2),
+    QuantType.Q6_K: (208,),
+}
+"""Where the float16 fields of a block lie: random bytes there would make NaN."""
+
+
+def random_blocks(quant: QuantType, rows: int, blocks: int) -> np.ndarray:
+    rng = np.random.default_rng(int(quant))
+    size = BLOCK_LAYOUT[quant][1]
+    raw = rng.integers(0, 256, (rows, blocks, size), dtype=np.uint8)
+    for at in HALVES[quant]:
+        scale = rng.normal(0, 0.05, (rows, blocks)).astype(np.float16)
+        raw[:, :, at : at + 2] = scale[..., None].view(np.uint8)
+    return raw.reshape(rows, -1)
+
+
+@pytest.mark.parametrize("quant", QUANTISED, ids=lambda quant: quant.name)
+def test_blocks_decode_as_in_the_reference_package(quant: QuantType) -> None:
+    raw = random_blocks(quant, rows=37, blocks=3)
+    expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(int(quant)))
+    shape = (37, 3 * BLOCK_LAYOUT[quant][0])
+    ours = dequantise(torch.from_numpy(raw).flatten(), quant, shape, torch.float32)
+    np.testing.assert_array_equal(ours.numpy(), expected)
+
+
+def test_a_tensor_larger_than_a_chunk_decodes_whole() -> None:
+    raw = random_blocks(QuantType.Q8_0, rows=400, blocks=50)
+    expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType.Q8_0)
+    ours = dequantise(torch.from_numpy(raw).flatten(), QuantType.Q8_0, (400, 1600), torch.float32)
+    np.testing.assert_array_equal(ours.numpy(), expected)
+
+
+def test_bfloat16_is_the_float32_value_rounded_once() -> None:
+    raw = torch.from_numpy(random_blocks(QuantType.Q4_K, rows=5, blocks=2)).flatten()
+    wide = dequantise(raw, QuantType.Q4_K, (5, 512), torch.float32)
+    assert torch.equal(dequantise(raw, QuantType.Q4_K, (5, 512), torch.bfloat16), wide.bfloat16())
+
+
+@pytest.mark.parametrize(
+    ("quant", "dtype"),
+    [(QuantType.F32, torch.float32), (QuantType.F16, torch.float16), (QuantType.BF16, torch.bfloat16)],
+    ids=["f32", "f16", "bf16"],
+)
+def test_plain_tensors_are_read_as_they_are(quant: QuantType, dtype: torch.dtype) -> None:
+    values = torch.randn(3, 8).to(dtype)
+    assert torch.equal(dequantise(values.view(torch.uint8).flatten(), quant, (3, 8), dtype), values)
