@@ -128,6 +128,7 @@ class ValkeyLink:
         wire, self._wire = self._wire, None
         if wire is not None:
             wire.abort()
+            await wire.gone
 
     def send(self, command: bytes, timeout_s: float) -> asyncio.Future[Reply]:
         """Queue an encoded command. The future fails with `ValkeyError`; cancelling it does not recall the command."""
@@ -151,6 +152,8 @@ class _Wire(asyncio.Protocol):
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_lost: Callable[[_Wire], None]) -> None:
         self.lost = False
+        self.gone: asyncio.Future[None] = loop.create_future()
+        """Done when the transport has let go of its socket."""
         self._loop = loop
         self._on_lost = on_lost
         self._transport: asyncio.Transport | None = None
@@ -202,6 +205,8 @@ class _Wire(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - asyncio's signature
         self._end()
+        if not self.gone.done():
+            self.gone.set_result(None)
 
     def abort(self) -> None:
         if self._transport is not None:
