@@ -237,9 +237,9 @@ class _Wire(asyncio.Protocol):
         """One timer for all waiters: cheaper than one each, and it can tell a slow store from a slow loop."""
         now = self._loop.time()
         if now - self._tick_due > STALL_S and not self._postponed:
-            # This process was busy, not the store: let the answers already in the socket be read first.
+            # This process was busy, not the store: commands may only be leaving now. Give them one more moment.
             self._postponed = True
-            self._arm(0.001)
+            self._arm(TICK_S)
             return
         self._postponed = False
         pending = False
