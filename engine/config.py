@@ -45,6 +45,8 @@ class EngineConfig:
     seed: int = 0
     threads: int | None = None
     tensor_parallel_size: int = 1
+    pooling: Literal["mean", "last"] = "mean"
+    """How a decoder's hidden states become an embedding."""
     kernel_backend: Literal["auto", "reference", "cpu", "triton"] = "auto"
 
     def __post_init__(self) -> None:

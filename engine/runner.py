@@ -77,7 +77,7 @@ class ModelRunner:
         self._sampler = Sampler(
             self._ops, self.vocab_size, config.max_num_seqs, self.eos_token_ids, self._device, self._clock
         )
-        self._pooler = Pooler()
+        self._pooler = Pooler(config.pooling)
         self._progress("ready", 100.0)
 
     @property
