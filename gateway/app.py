@@ -163,8 +163,8 @@ async def serve(
     )
     try:
         await asyncio.wait({boot, running}, return_when=asyncio.FIRST_COMPLETED)
-        if not boot.done():
-            boot.cancel()
+        if not boot.done() and not stop.is_set():
+            boot.cancel()  # the listener died by itself
         await boot
     except asyncio.CancelledError:
         boot.cancel()

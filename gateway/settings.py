@@ -160,6 +160,8 @@ class ModelSettings(Section):
     price_out_micro: int = 0
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     quantization: str | None = None
+    temperature: float | None = Field(None, ge=0, le=2, description="used when the caller names none; else 1.0")
+    top_p: float | None = Field(None, gt=0, le=1, description="used when the caller names none; else 1.0")
     actions: tuple[str, ...] = ("chat", "completions")
 
 

@@ -9,12 +9,13 @@ from typing import Any
 
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
 from gateway.flow.values import Chunk, GenerationParams, Signals, TokenLogprob, Usage
+from gateway.settings import ModelSettings
 
 FINISH = {"stop": "stop", "length": "length", "deadline": "length", "abort": "abort", "error": "abort"}
 
 
-def sampling_of(params: GenerationParams, max_output_tokens: int) -> Any:
-    """The engine's `SamplingParams`."""
+def sampling_of(params: GenerationParams, max_output_tokens: int, defaults: ModelSettings) -> Any:
+    """The engine's `SamplingParams`; what the caller left open comes from the model's settings."""
     from engine import Grammar, SamplingParams
 
     grammar = None
@@ -23,8 +24,8 @@ def sampling_of(params: GenerationParams, max_output_tokens: int) -> Any:
     return SamplingParams(
         max_tokens=max_output_tokens,
         min_tokens=min(params.min_tokens, max_output_tokens),
-        temperature=1.0 if params.temperature is None else params.temperature,
-        top_p=1.0 if params.top_p is None else params.top_p,
+        temperature=_first(params.temperature, defaults.temperature, 1.0),
+        top_p=_first(params.top_p, defaults.top_p, 1.0),
         top_k=params.top_k or 0,
         min_p=params.min_p or 0.0,
         presence_penalty=params.presence_penalty,
@@ -42,6 +43,12 @@ def sampling_of(params: GenerationParams, max_output_tokens: int) -> Any:
         prompt_logprobs=params.prompt_logprobs,
         grammar=grammar,
     )
+
+
+def _first(asked: float | None, configured: float | None, otherwise: float) -> float:
+    if asked is not None:
+        return asked
+    return configured if configured is not None else otherwise
 
 
 def as_chunk(event: Any, model_sha256: str, tokenizer: Any, prefix: str) -> Chunk:

@@ -33,6 +33,7 @@ class LocalBackend:
 
     def __init__(self, models: tuple[ModelSettings, ...], settings: EngineSettings) -> None:
         """Raises `ConfigError` when the engine is not installed or a setting is wrong."""
+        self._models = {model.id: model for model in models}
         self._engines: dict[str, AsyncEngine] = {
             model.id: make_engine(model, settings) for model in models if model.path is not None
         }
@@ -104,7 +105,7 @@ class LocalBackend:
                 GenerationRequest(
                     request_id=request_id,
                     prompt_token_ids=prompt,
-                    sampling=sampling_of(request.params, max_output_tokens),
+                    sampling=sampling_of(request.params, max_output_tokens, self._models[card.id]),
                     cache_salt=tenant_salt,
                     share_key=share_key,
                     share_weight=share_weight,

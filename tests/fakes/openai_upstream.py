@@ -86,10 +86,8 @@ class Upstream:
 
     async def _whole(self, writer: asyncio.StreamWriter, value: Any, status: int = 200, extra: str = "") -> None:
         raw = json.dumps(value).encode()
-        writer.write(
-            f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{extra}content-length: {len(raw)}\r\n\r\n".encode()
-            + raw
-        )
+        head = f"HTTP/1.1 {status} X\r\ncontent-type: application/json\r\n{extra}content-length: {len(raw)}\r\n\r\n"
+        writer.write(head.encode() + raw)
         await writer.drain()
 
     async def _stream(self, writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:

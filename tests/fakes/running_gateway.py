@@ -49,6 +49,8 @@ class RunningGateway:
             self._thread.join(30)
             if self._thread.is_alive():
                 raise TimeoutError("the gateway did not stop")
+            if self._failure is not None:
+                raise self._failure
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the gateway's loop."""
@@ -58,7 +60,7 @@ class RunningGateway:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._serve())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 - told to the test that waits
             self._failure = error
         finally:
             self._ready.set()

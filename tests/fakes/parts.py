@@ -1,0 +1,306 @@
+"""Hand-written stand-ins for the domains, for tests of the pipeline alone. Each does one simple thing and remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+
+from gateway.errors import GatewayError, RateLimited
+from gateway.flow.context import RequestContext, SystemIds
+from gateway.flow.pipeline import Arrival, Pipeline
+from gateway.flow.values import (
+    AdminEvent,
+    ChatRequest,
+    Chunk,
+    Credential,
+    Decision,
+    Effect,
+    Estimate,
+    Exchange,
+    GenerationParams,
+    Inspection,
+    LimitRule,
+    LimitVerdict,
+    Message,
+    ModelCard,
+    Obligations,
+    Principal,
+    Reservation,
+    RoutePlan,
+    Usage,
+)
+from tests.fakes.manual_clock import ManualClock
+
+IDS = SystemIds()
+MINI = ModelCard("mini", backend="engine", tier="small", context_window=100, price_out_micro=1_000_000)
+MAXI = ModelCard("maxi", backend="engine", tier="large", context_window=200, price_out_micro=2_000_000)
+AUTO = ModelCard("auto", backend="", virtual=True, context_window=100)
+ANA = Principal(tenant="acme", issuer="https://idp", subject="u-1", roles=frozenset({"analyst"}))
+ASK = ChatRequest(
+    action="chat",
+    model="mini",
+    messages=(Message("user", "Hola"),),
+    params=GenerationParams(max_tokens=20),
+    stream=True,
+)
+
+
+@dataclass
+class FakeIdentity:
+    principal: Principal = ANA
+    failure: GatewayError | None = None
+    revoked: bool = False
+
+    async def authenticate(self, credential: Credential, context: RequestContext) -> Principal:
+        if self.failure is not None:
+            raise self.failure
+        return self.principal
+
+    def is_revoked(self, principal: Principal) -> bool:
+        return self.revoked
+
+
+@dataclass
+class FakeAccess:
+    """Allows the models in `allowed`; remembers what it was asked."""
+
+    allowed: set[str] = field(default_factory=lambda: {"mini", "maxi", "auto"})
+    obligations: Obligations = field(default_factory=Obligations)
+    hidden: bool = False
+    version: int = 3
+    asked: list[str] = field(default_factory=list)
+
+    def decide(self, principal: Principal, action: str, model: ModelCard | None, context: RequestContext) -> Decision:
+        name = model.id if model is not None else "-"
+        self.asked.append(name)
+        effect = Effect.ALLOW if name in self.allowed else Effect.DENY
+        return Decision(
+            effect,
+            f"{name} is {effect}",
+            f"rule-{name}",
+            self.version,
+            "ab" * 32,
+            (),
+            self.obligations,
+            hidden=self.hidden,
+        )
+
+    def visible_models(self, principal: Principal, context: RequestContext) -> tuple[ModelCard, ...]:
+        return tuple(card for card in (MINI, MAXI, AUTO) if card.id in self.allowed)
+
+
+@dataclass
+class FakeLimiter:
+    """Grants what is asked for, at most `grant` output tokens."""
+
+    grant: int | None = None
+    refusal: LimitVerdict | None = None
+    full: LimitVerdict | None = None
+    reserved: list[tuple[str, Estimate, str]] = field(default_factory=list)
+    settled: list[tuple[str, Usage, int]] = field(default_factory=list)
+
+    def precheck(self, limits: Sequence[LimitRule]) -> LimitVerdict | None:
+        return self.full
+
+    async def reserve(
+        self, request_id: str, limits: Sequence[LimitRule], estimate: Estimate, card: ModelCard
+    ) -> LimitVerdict:
+        if self.refusal is not None:
+            return self.refusal
+        self.reserved.append((request_id, estimate, card.id))
+        granted = min(estimate.max_output_tokens, self.grant) if self.grant is not None else estimate.max_output_tokens
+        reservation = Reservation(
+            request_id,
+            tokens=estimate.prompt_tokens + granted,
+            cost_micro=0,
+            granted_output_tokens=granted,
+            expires_at=datetime.now(UTC) + timedelta(minutes=1),
+            clamped_by="day" if granted < estimate.max_output_tokens else None,
+        )
+        return LimitVerdict(allowed=True, reservation=reservation)
+
+    async def settle(self, reservation: Reservation, usage: Usage, cost_micro: int) -> None:
+        await asyncio.sleep(0)
+        self.settled.append((reservation.id, usage, cost_micro))
+
+
+@dataclass
+class FakeAudit:
+    """`intents` and `completions` in the order in which they became durable."""
+
+    intents: list[Exchange] = field(default_factory=list)
+    completions: list[Exchange] = field(default_factory=list)
+    failure: GatewayError | None = None
+    gate: asyncio.Event | None = None
+    """When set, an intent waits for it: a slow disk."""
+
+    async def intent(self, exchange: Exchange) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.failure is not None:
+            raise self.failure
+        self.intents.append(exchange)
+
+    async def completion(self, exchange: Exchange) -> None:
+        await asyncio.sleep(0)
+        if self.failure is not None:
+            raise self.failure
+        self.completions.append(exchange)
+
+    async def admin(self, event: AdminEvent) -> None: ...
+
+
+@dataclass
+class FakeCatalog:
+    cards: tuple[ModelCard, ...] = (MINI, MAXI, AUTO)
+
+    def get(self, model_id: str) -> ModelCard | None:
+        return next((card for card in self.cards if card.id == model_id), None)
+
+    def all(self) -> tuple[ModelCard, ...]:
+        return self.cards
+
+
+@dataclass
+class FakeRouter:
+    """A virtual model becomes all permitted ones, the first first."""
+
+    def plan(self, request: ChatRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
+        return RoutePlan(asked.id, tuple(permitted), "as told")
+
+
+@dataclass
+class ScriptedBackend:
+    """Yields `words`, one token each; `fail_at` raises `failure` before that word; waits on `gate` before each."""
+
+    words: tuple[str, ...] = ("uno", " dos", " tres")
+    tokens: int | None = 7
+    failures: dict[str, Exception] = field(default_factory=dict)
+    """By model: raised before the first chunk."""
+    failure: Exception | None = None
+    fail_at: int = 0
+    gate: asyncio.Event | None = None
+    between: Callable[[int], None] | None = None
+    finish_reason: str = "stop"
+    started: list[tuple[str, int]] = field(default_factory=list)
+    yielded: int = 0
+    closed: int = 0
+
+    async def count_prompt_tokens(self, request: ChatRequest, card: ModelCard) -> int | None:
+        return self.tokens
+
+    def generate(self, request: ChatRequest, card: ModelCard, *, max_output_tokens: int, **_: object) -> ScriptedStream:
+        self.started.append((card.id, max_output_tokens))
+        return ScriptedStream(self, card.id, max_output_tokens)
+
+    async def embed(self, request: ChatRequest, card: ModelCard) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+        return tuple((0.5, float(number)) for number, _ in enumerate(request.inputs)), Usage(
+            prompt_tokens=self.tokens or 0
+        )
+
+    def status(self) -> Mapping[str, object]:
+        return {"state": "ready", "stage": "ready", "percent": 100.0}
+
+
+class ScriptedStream:
+    """Ends at `limit` tokens with `length`, as an engine does."""
+
+    def __init__(self, backend: ScriptedBackend, model: str, limit: int) -> None:
+        self._backend, self._model, self._limit, self._next, self._closed = backend, model, limit, 0, False
+
+    def __aiter__(self) -> AsyncIterator[Chunk]:
+        return self
+
+    async def __anext__(self) -> Chunk:
+        script, number = self._backend, self._next
+        if script.gate is not None:
+            await script.gate.wait()
+        if number == 0 and self._model in script.failures:
+            raise script.failures[self._model]
+        if script.failure is not None and number == script.fail_at:
+            raise script.failure
+        if script.between is not None:
+            script.between(number)
+        self._next += 1
+        if number < min(len(script.words), self._limit):
+            script.yielded += 1
+            return Chunk(text=script.words[number], token_ids=(number,))
+        if number == min(len(script.words), self._limit):
+            cut = self._limit < len(script.words)
+            usage = Usage(prompt_tokens=script.tokens or 5, completion_tokens=number)
+            return Chunk(finish_reason="length" if cut else script.finish_reason, usage=usage)
+        raise StopAsyncIteration
+
+    async def aclose(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._backend.closed += 1
+
+
+@dataclass
+class BlockingInspector:
+    inspection: Inspection = field(default_factory=Inspection)
+
+    async def inspect_input(self, request: ChatRequest, decision: Decision) -> Inspection:
+        return self.inspection
+
+
+@dataclass
+class Bench:
+    """A pipeline among fakes, and what a test wants to turn."""
+
+    identity: FakeIdentity = field(default_factory=FakeIdentity)
+    access: FakeAccess = field(default_factory=FakeAccess)
+    limiter: FakeLimiter = field(default_factory=FakeLimiter)
+    audit: FakeAudit = field(default_factory=FakeAudit)
+    catalog: FakeCatalog = field(default_factory=FakeCatalog)
+    backend: ScriptedBackend = field(default_factory=ScriptedBackend)
+    inspector: BlockingInspector | None = None
+    clock: ManualClock = field(default_factory=ManualClock)
+    gone: bool = False
+    observed: list[Exchange] = field(default_factory=list)
+
+    def pipeline(self) -> Pipeline:
+        return Pipeline(
+            authenticator=self.identity,
+            authorizer=self.access,
+            limiter=self.limiter,
+            catalog=self.catalog,
+            router=FakeRouter(),
+            backends={"engine": self.backend},
+            audit=self.audit,
+            clock=self.clock,
+            salt=lambda principal, context: b"salt",
+            denial=lambda verdict: RateLimited(verdict.reason),
+            inspector=self.inspector,
+            observer=self,
+        )
+
+    def finished(self, exchange: Exchange) -> None:
+        self.observed.append(exchange)
+
+    def arrival(self, request: ChatRequest = ASK, **changes: object) -> Arrival:
+        async def receive() -> ChatRequest:
+            return replace(request, **changes)  # type: ignore[arg-type]
+
+        context = RequestContext(
+            request_id=IDS.uuid7(),
+            received_at=self.clock.now(),
+            started_s=self.clock.monotonic_s(),
+            route="/v1/chat/completions",
+        )
+        credential = Credential("authorization", "token")
+        return Arrival(context, lambda: credential, receive, lambda: self.gone)
+
+    async def text(self, request: ChatRequest = ASK, **changes: object) -> str:
+        """The whole answer of one request."""
+        async with await self.pipeline().answer(self.arrival(request, **changes)) as answer:
+            return "".join([chunk.text async for chunk in answer])
+
+    @property
+    def completion(self) -> Exchange:
+        """The one completion that was written."""
+        (exchange,) = self.audit.completions
+        return exchange

@@ -1,0 +1,133 @@
+"""A running answer: what may stop it between two chunks, and what is recorded however it ends."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.errors import GatewayError, UpstreamFailed
+from gateway.flow.values import Chunk, GenerationParams, Obligations, Outcome
+from tests.fakes.parts import Bench
+
+
+async def collect(bench: Bench, **changes: object) -> list[Chunk]:
+    async with await bench.pipeline().answer(bench.arrival(**changes)) as answer:
+        return [chunk async for chunk in answer]
+
+
+async def test_a_revoked_caller_is_stopped_at_that_token() -> None:
+    bench = Bench()
+    bench.backend.words = tuple("abcdefgh")
+
+    def revoke(number: int) -> None:
+        bench.identity.revoked = number >= 3
+
+    bench.backend.between = revoke
+    chunks = await collect(bench)
+    assert "".join(chunk.text for chunk in chunks) == "abcd"
+    assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == ("length", "revoked")
+    assert bench.backend.closed == 1
+    assert bench.completion.stop_cause == "revoked"
+    assert bench.completion.usage.completion_tokens == 4
+
+
+async def test_a_backend_that_ignores_its_limit_is_stopped_by_count() -> None:
+    bench = Bench()
+    bench.backend.words = tuple("abcdefgh")
+    bench.limiter.grant = 3
+    generate = bench.backend.generate
+    bench.backend.generate = lambda *args, **named: generate(  # type: ignore[method-assign]
+        *args, **{**named, "max_output_tokens": 100}
+    )
+    chunks = await collect(bench)
+    assert "".join(chunk.text for chunk in chunks) == "abcd"
+    assert chunks[-1].stop_cause == "budget"
+
+
+async def test_a_failure_in_the_middle_is_told_and_what_was_made_is_billed() -> None:
+    bench = Bench()
+    bench.backend.failure, bench.backend.fail_at = UpstreamFailed("broke off"), 2
+    with pytest.raises(UpstreamFailed):
+        await collect(bench)
+    done = bench.completion
+    assert (done.outcome, done.usage.completion_tokens) == (Outcome.ENGINE_ERROR, 2)
+    assert bench.limiter.settled[0][1].completion_tokens == 2
+
+
+async def test_a_bug_in_the_middle_does_not_leak(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    bench.backend.failure, bench.backend.fail_at = KeyError("prompt text"), 1
+    with pytest.raises(GatewayError) as caught:
+        await collect(bench)
+    assert "prompt text" not in caught.value.message
+    assert bench.completion.outcome is Outcome.ENGINE_ERROR
+
+
+async def test_a_client_that_leaves_in_the_middle_is_recorded_with_the_tokens_made() -> None:
+    bench = Bench()
+    pipeline = bench.pipeline()
+    read: list[str] = []
+    two = asyncio.Event()
+
+    async def request() -> None:
+        async with await pipeline.answer(bench.arrival()) as answer:
+            async for chunk in answer:
+                read.append(chunk.text)
+                if len(read) == 2:
+                    bench.backend.gate = asyncio.Event()
+                    two.set()
+
+    task = asyncio.create_task(request())
+    await two.wait()
+    bench.gone = True
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    done = bench.completion
+    assert (done.outcome, done.usage.completion_tokens) == (Outcome.CLIENT_DISCONNECT, 2)
+    assert bench.backend.closed == 1
+
+
+async def test_a_shutdown_is_not_taken_for_a_disconnect() -> None:
+    bench = Bench()
+    answer = await bench.pipeline().answer(bench.arrival())
+    async with answer:
+        async for _ in answer:
+            break
+    assert bench.completion.outcome is Outcome.CANCELLED
+
+
+async def test_an_answer_that_nobody_reads_is_still_concluded() -> None:
+    bench = Bench()
+    async with await bench.pipeline().answer(bench.arrival()):
+        pass
+    assert bench.completion.outcome is Outcome.CANCELLED
+    assert len(bench.limiter.settled) == 1
+
+
+async def test_an_answer_is_concluded_exactly_once() -> None:
+    bench = Bench()
+    async with await bench.pipeline().answer(bench.arrival()) as answer:
+        async for _ in answer:
+            pass
+    assert len(bench.audit.completions) == len(bench.limiter.settled) == 1
+
+
+async def test_the_text_is_kept_only_when_policy_asks_for_it() -> None:
+    plain, kept = Bench(), Bench()
+    kept.access.obligations = Obligations(content_logging="encrypted")
+    await collect(plain)
+    await collect(kept)
+    assert plain.completion.completion_text is None
+    assert kept.completion.completion_text == "uno dos tres"
+
+
+async def test_tokens_are_estimated_when_neither_usage_nor_ids_came() -> None:
+    bench = Bench()
+    bench.backend.tokens = None
+    bench.backend.failure, bench.backend.fail_at = UpstreamFailed("gone"), 2
+    with pytest.raises(UpstreamFailed):
+        await collect(bench, params=GenerationParams())
+    assert bench.completion.usage.source == "estimated"
