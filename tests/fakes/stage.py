@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import asyncpg
+import httpx2
 import pytest
 import redis
 from pydantic import SecretStr
@@ -74,7 +75,23 @@ class Stage:
 
     def records(self, request_id: str, *, expect: int = 2, timeout_s: float = 10.0) -> list[dict[str, Any]]:
         """The audit rows of a request, once they have been shipped to Postgres."""
-        return apart(_records(self.database_url, request_id, expect, timeout_s))
+        return list(apart(_records(self.database_url, "request_id = $1", request_id, expect, timeout_s)))
+
+    def records_of(self, subject: str, *, expect: int = 2, timeout_s: float = 10.0) -> list[dict[str, Any]]:
+        return list(apart(_records(self.database_url, "subject = $1", subject, expect, timeout_s)))
+
+    def revoke(self, sub: str, tenant: str = "acme") -> None:
+        """Everything issued to a subject, through the admin API."""
+        body = {
+            "kind": "subject",
+            "issuer": self.issuer.issuer,
+            "subject": sub,
+            "reason": "left the company",
+        }
+        answer = httpx2.post(
+            f"{self.url}/admin/v1/revocations", json=body, headers=self.headers("security", sub="u-sec", tenant=tenant)
+        )
+        assert answer.status_code == 201, answer.text
 
 
 def apart(work: Any) -> Any:
@@ -86,13 +103,13 @@ async def _connect(url: str) -> Any:
     return await asyncpg.connect(make_url(url).set(drivername="postgresql").render_as_string(hide_password=False))
 
 
-async def _records(url: str, request_id: str, expect: int, timeout_s: float) -> list[dict[str, Any]]:
+async def _records(url: str, condition: str, value: str, expect: int, timeout_s: float) -> list[dict[str, Any]]:
     connection = await _connect(url)
     try:
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
             rows = await connection.fetch(
-                "SELECT * FROM audit.events WHERE request_id = $1 ORDER BY ts, event_id", request_id
+                f"SELECT * FROM audit_event WHERE {condition} AND phase <> 'access' ORDER BY ts, event_id", value
             )
             if len(rows) >= expect or asyncio.get_running_loop().time() > deadline:
                 return [dict(row) for row in rows]
