@@ -106,8 +106,17 @@ class Part(BaseModel):
 
 
 class Metadata(Part):
+    """The last four are set by the server when a document is read, and ignored when one is written."""
+
     name: Name
     description: Text = ""
+    version: int | None = None
+    etag: Word | None = None
+    author: Word | None = None
+    created_at: Word | None = None
+
+
+SET_BY_SERVER = ("version", "etag", "author", "createdAt")
 
 
 class Flags(Part):
@@ -363,11 +372,11 @@ class PolicySet(Part):
     tests: tuple[PolicyTest, ...] = Field((), max_length=MAX_RULES)
 
     def to_data(self) -> dict[str, Any]:
-        """The document as JSON-ready data, defaults left out."""
-        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True) | {
-            "apiVersion": self.api_version,
-            "kind": self.kind,
-        }
+        """The document as JSON-ready data, without defaults and without what the server sets."""
+        data = self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+        for name in SET_BY_SERVER:
+            data["metadata"].pop(name, None)
+        return data
 
     def sha256(self) -> str:
         """Hash of the meaning: comments, layout and the order of keys do not count."""

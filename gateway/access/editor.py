@@ -105,12 +105,16 @@ class PolicyEditor:
             raise NotFound(f"There is no policy version {number}.", code="version_not_found")
         return stored
 
-    async def check(self, raw: bytes | str, syntax: Syntax, *, version: int = 0) -> Candidate:
-        """Raises `RequestTooLarge`, `UnknownField` or `InvalidDocument` (422)."""
+    async def examine(self, raw: bytes | str, syntax: Syntax, *, version: int = 0) -> Candidate:
+        """Raises `RequestTooLarge` or `PolicyInvalid` with every problem found."""
         if len(raw) > MAX_BYTES:
             raise RequestTooLarge("A policy document may have at most 1 MiB.")
+        return await asyncio.to_thread(self._check, raw, syntax, version)
+
+    async def check(self, raw: bytes | str, syntax: Syntax, *, version: int = 0) -> Candidate:
+        """Raises `RequestTooLarge`, `UnknownField` or `InvalidDocument` (422) for the first problem."""
         try:
-            return await asyncio.to_thread(self._check, raw, syntax, version)
+            return await self.examine(raw, syntax, version=version)
         except PolicyInvalid as error:
             raise refused_document(error) from None
 

@@ -34,7 +34,7 @@ from gateway.storage.postgres import Listener
 
 SAVE_EVERY_S = 60.0
 """How often an unchanged policy's confirmation is written to disk."""
-_log = logging.getLogger("esclusa.access")
+_log = logging.getLogger("esclusa.policy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +200,10 @@ class AccessService:
 
     async def _poll(self) -> None:
         while True:
+            # Not `wait_for`: before Python 3.12 it can swallow a cancellation that comes with a notification.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._woken.wait(), self._settings.poll_s)
+                async with asyncio.timeout(self._settings.poll_s):
+                    await self._woken.wait()
             self._woken.clear()
             try:
                 await self.refresh()

@@ -16,7 +16,7 @@ from pathlib import Path
 from gateway.access.versions import Author, NewVersion, StoredVersion
 
 FILE_NAME = "policy-snapshot.json"
-_log = logging.getLogger("esclusa.access")
+_log = logging.getLogger("esclusa.policy")
 
 
 @dataclass(frozen=True, slots=True)

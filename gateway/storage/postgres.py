@@ -127,6 +127,9 @@ class Listener:
                 for channel in self._channels:
                     await connection.add_listener(channel, arrived)
                 self.connected, backoff = True, 0.1
+            except asyncio.CancelledError:
+                await self._discard(connection)
+                raise
             except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
                 self.connected = False
                 await self._discard(connection)
@@ -144,7 +147,9 @@ class Listener:
     async def _pump(self, connection: Any, queue: asyncio.Queue[tuple[str, str]]) -> None:
         while True:
             try:
-                channel, payload = await asyncio.wait_for(queue.get(), self._heartbeat_s)
+                # Not `wait_for`: before Python 3.12 it can swallow a cancellation that comes with an item.
+                async with asyncio.timeout(self._heartbeat_s):
+                    channel, payload = await queue.get()
             except TimeoutError:
                 try:
                     await connection.execute("SELECT 1", timeout=self._heartbeat_s)

@@ -1,0 +1,146 @@
+"""`/admin/v1/policies`: the policy in force, its versions, replacing and restoring it.
+
+Parses and renders; `gateway.access.editor` holds the steps of a change. Reading needs `policy.read`, writing
+`policy.write`. Checks, proposals and role bindings live in the modules beside this one and are included here.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi.responses import JSONResponse
+
+from gateway.access.diff import differences, text_diff
+from gateway.access.editor import PolicyEditor, Written
+from gateway.access.service import AccessService
+from gateway.admin import policy_checks, policy_proposals, role_bindings
+from gateway.admin.bodies import YAML_TYPES, document_body, read_document
+from gateway.admin.changes import CHANGE_HEADERS, change_from, decode_cursor, encode_cursor, parse_stored, recorded
+from gateway.admin.guard import AdminCall, PermissionGuard
+from gateway.admin.policy_views import (
+    DiffView,
+    VersionDetail,
+    VersionPage,
+    WriteView,
+    change_view,
+    document_view,
+    version_detail,
+    version_view,
+)
+from gateway.admin.responses import write_response
+from gateway.flow.context import IdSource, SystemIds
+from gateway.flow.ports import PastDecisions
+
+PREFIX = "/admin/v1"
+VersionNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
+
+
+def routes(
+    service: AccessService,
+    guard: PermissionGuard,
+    *,
+    ids: IdSource | None = None,
+    past: PastDecisions | None = None,
+) -> APIRouter:
+    """All policy routes. `past` reads recorded decisions for `policies:simulate`; without it that route answers 503."""
+    editor = PolicyEditor(service, ids or SystemIds())
+    router = APIRouter(prefix=PREFIX, tags=["policies"])
+    may_read = Depends(guard.require("policy.read"))
+    may_write = Depends(guard.require("policy.write"))
+
+    @router.get(
+        "/policies/current",
+        summary="The policy in force, as JSON, or as written with `Accept: application/yaml`",
+        responses={200: {"content": {"application/yaml": {}, "application/json": {}}}, 304: {"description": "same"}},
+        response_class=Response,
+        dependencies=[may_read],
+    )
+    async def current(request: Request) -> Response:
+        stored = await editor.current()
+        headers = {"etag": stored.etag, "vary": "accept"}
+        if request.headers.get("if-none-match") == stored.etag:
+            return Response(status_code=304, headers=headers)
+        wants_yaml = any(kind in request.headers.get("accept", "") for kind in YAML_TYPES)
+        if wants_yaml and stored.content.syntax == "yaml":
+            return Response(stored.content.source, media_type="application/yaml", headers=headers)
+        return JSONResponse(document_view(parse_stored(stored.content), stored), headers=headers)
+
+    @router.put(
+        "/policies/current",
+        summary="Replace the policy",
+        response_model=WriteView,
+        responses={202: {"model": WriteView, "description": "waits for a second person"}},
+        openapi_extra={**document_body(), **CHANGE_HEADERS},
+    )
+    async def replace(request: Request, call: AdminCall = may_write) -> Response:
+        async def work() -> Written:
+            raw, syntax = await read_document(request)
+            return await editor.change(raw, syntax, change_from(request, call))
+
+        return write_response(await recorded(guard, call, request, "policies/current", work))
+
+    @router.get(
+        "/policies/versions",
+        summary="Versions, newest first",
+        response_model=VersionPage,
+        dependencies=[may_read],
+    )
+    async def versions(
+        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        cursor: Annotated[str | None, Query(max_length=64)] = None,
+    ) -> VersionPage:
+        found, total = await editor.repository.page(before=decode_cursor(cursor), limit=limit + 1)
+        shown = found[:limit]
+        more = len(found) > limit
+        return VersionPage(
+            data=[version_view(stored) for stored in shown],
+            has_more=more,
+            next_cursor=encode_cursor(shown[-1].version) if more else None,
+            total=total,
+        )
+
+    @router.get(
+        "/policies/versions/{number}",
+        summary="One version with its text",
+        response_model=VersionDetail,
+        dependencies=[may_read],
+    )
+    async def version(number: VersionNumber, response: Response) -> VersionDetail:
+        stored = await editor.version(number)
+        response.headers["etag"] = stored.etag
+        return version_detail(stored)
+
+    @router.get(
+        "/policies/versions/{number}/diff/{other}",
+        summary="What changed between two versions",
+        response_model=DiffView,
+        dependencies=[may_read],
+    )
+    async def diff(number: VersionNumber, other: VersionNumber) -> DiffView:
+        before, after = await editor.version(number), await editor.version(other)
+        changes = differences(parse_stored(before.content), parse_stored(after.content))
+        return DiffView(
+            from_version=number,
+            to_version=other,
+            changes=[change_view(change) for change in changes],
+            text=text_diff(before.content.source, after.content.source, names=(f"v{number}", f"v{other}")),
+        )
+
+    @router.post(
+        "/policies/versions/{number}:restore",
+        summary="Make an old version the newest again",
+        response_model=WriteView,
+        responses={202: {"model": WriteView, "description": "waits for a second person"}},
+        openapi_extra=CHANGE_HEADERS,
+    )
+    async def restore(number: VersionNumber, request: Request, call: AdminCall = may_write) -> Response:
+        async def work() -> Written:
+            return await editor.restore(number, change_from(request, call))
+
+        return write_response(await recorded(guard, call, request, f"policies/versions/{number}:restore", work))
+
+    router.include_router(policy_checks.routes(service, editor, guard, past))
+    router.include_router(policy_proposals.routes(editor, guard))
+    router.include_router(role_bindings.routes(editor, guard))
+    return router
