@@ -50,7 +50,9 @@ def error_response(error: GatewayError, scope: Mapping[str, Any]) -> Response:
 
 def invalid_fields(errors: Sequence[Mapping[str, Any]], *, unknown_code: str = "unsupported_parameter") -> GatewayError:
     """One error from pydantic's list: the first field, its public path and what was expected, never its value."""
-    first = errors[0]
+    root = errors[0]["loc"][:1]
+    # A value that fits no member of a union gives one error for each: the deepest tells what was meant.
+    first = max((error for error in errors if error["loc"][:1] == root), key=lambda error: len(error["loc"]))
     path = [str(part) for part in first["loc"] if part not in ("body", "query", "path") and not _is_tag(part)]
     param, kind = ".".join(path[:8])[:128] or None, str(first["type"])
     if kind == "extra_forbidden":
@@ -64,6 +66,9 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], *, unknown_code: str = "
     if kind in ("value_error", "assertion_error"):
         reason = str(first.get("ctx", {}).get("error", "")) or "is not valid"
         return InvalidRequest(f"`{param}` {reason}." if param else f"{reason}.", code="invalid_value", param=param)
+    if kind == "union_tag_invalid":  # pydantic's own words would repeat the tag
+        expected = first.get("ctx", {}).get("expected_tags", "a known type")
+        return InvalidRequest(f"`{param}.type` must be one of {expected}.", code="invalid_value", param=param)
     code = "invalid_type" if kind.endswith("_type") or kind.endswith("_parsing") else "invalid_value"
     message = str(first["msg"]).rstrip(".")
     return InvalidRequest(f"`{param}`: {message}." if param else f"{message}.", code=code, param=param)

@@ -1,0 +1,156 @@
+"""Default deny: every route of the application refuses a stranger, and only the probes are public (T16)."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import httpx2
+import pytest
+
+from gateway.app import create_app
+from tests.fakes.stage import Stage
+
+PUBLIC = {"/livez", "/readyz", "/health"}
+ROLES = ("employee", "analyst", "auditor", "policy-admin", "security")
+
+
+def routes_of(stage: Stage) -> list[tuple[str, str]]:
+    """(method, path) of everything that can be reached, parameters filled in."""
+    found = []
+    for methods, pattern in _flat(create_app(stage.gateway.services).routes, ""):
+        path = re.sub(r"\{[^}]+\}", "00000000-0000-7000-8000-000000000000", pattern)
+        found += [(method, path) for method in sorted(methods) if method != "HEAD"]
+    return found
+
+
+def _flat(routes: Any, prefix: str) -> list[tuple[set[str], str]]:
+    """Included routers keep their own lists; a route that this cannot see must fail, not pass."""
+    flat: list[tuple[set[str], str]] = []
+    for route in routes:
+        if hasattr(route, "methods"):
+            flat.append((route.methods, prefix + route.path))
+        else:
+            assert hasattr(route, "original_router"), f"{route!r} hides its routes from this test"
+            flat += _flat(route.original_router.routes, prefix + route.include_context.prefix)
+    return flat
+
+
+def test_the_list_of_routes_is_not_empty_by_accident(stage: Stage) -> None:
+    paths = {path for _, path in routes_of(stage)}
+    assert paths >= PUBLIC
+    assert {"/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/models"} <= paths
+    assert "/admin/v1/policies/current" in paths
+    assert "/admin/v1/audit/events" in paths
+    assert len(paths) > 20
+
+
+def test_no_route_but_the_probes_answers_a_stranger(stage: Stage) -> None:
+    with httpx2.Client(base_url=stage.url) as client:
+        for method, path in routes_of(stage):
+            answer = client.request(method, path, headers={"content-type": "application/json"}, content=b"{}")
+            if path in PUBLIC:
+                assert answer.status_code in (200, 503), (method, path)
+            else:
+                assert answer.status_code == 401, (method, path, answer.text)
+                assert answer.headers["www-authenticate"].startswith("Bearer"), path
+                assert answer.json()["error"]["code"] == "missing_token", path
+
+
+def test_a_forged_token_opens_no_route(stage: Stage) -> None:
+    forged = stage.token()[:-12] + "AAAAAAAAAAAA"
+    with httpx2.Client(base_url=stage.url, headers={"authorization": f"Bearer {forged}"}) as client:
+        for method, path in routes_of(stage):
+            if path not in PUBLIC:
+                assert client.request(method, path).status_code == 401, (method, path)
+
+
+def test_an_admin_route_never_opens_to_a_model_user(stage: Stage) -> None:
+    with httpx2.Client(base_url=stage.url, headers=stage.headers("analyst")) as client:
+        for method, path in routes_of(stage):
+            if path.startswith("/admin/"):
+                answer = client.request(method, path, content=b"{}", headers={"content-type": "application/json"})
+                assert answer.status_code == 403, (method, path, answer.text)
+
+
+@pytest.mark.parametrize("role", ["auditor", "policy-admin", "security"])
+def test_administrative_rights_give_no_model(stage: Stage, role: str) -> None:
+    body = {"model": "mini", "messages": [{"role": "user", "content": "x"}], "prompt": "x", "input": "x"}
+    shapes = {
+        "/v1/chat/completions": ("model", "messages"),
+        "/v1/completions": ("model", "prompt"),
+        "/v1/embeddings": ("model", "input"),
+    }
+    for path, names in shapes.items():
+        answer = httpx2.post(stage.url + path, json={name: body[name] for name in names}, headers=stage.headers(role))
+        assert answer.status_code == 403, path
+        assert answer.json()["error"]["code"] == "model_not_permitted"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "code"),
+    [
+        ("GET", "/nowhere", 404, "not_found"),
+        ("GET", "/v1/chat/completions", 405, "method_not_allowed"),
+        ("DELETE", "/v1/models", 405, "method_not_allowed"),
+        ("GET", "/docs", 404, "not_found"),
+        ("GET", "/redoc", 404, "not_found"),
+        ("GET", "/metrics", 404, "not_found"),
+        ("POST", "/invocations", 404, "not_found"),
+        ("POST", "/tokenize", 404, "not_found"),
+    ],
+)
+def test_unknown_paths_and_methods_have_our_error_shape(
+    stage: Stage, method: str, path: str, status: int, code: str
+) -> None:
+    answer = httpx2.request(method, stage.url + path)
+    assert answer.status_code == status
+    assert answer.json()["error"]["code"] == code
+    assert answer.json()["error"]["request_id"] == answer.headers["x-request-id"]
+    assert "detail" not in answer.json()
+
+
+def test_an_admin_validation_error_is_ours_and_echoes_nothing(stage: Stage) -> None:
+    answer = httpx2.get(
+        stage.url + "/admin/v1/audit/events?limit=secretvalue", headers=stage.headers("auditor", sub="u-audit")
+    )
+    assert answer.status_code in (400, 422)
+    assert answer.json()["error"]["type"] == "invalid_request_error"
+    assert "secretvalue" not in answer.text
+
+
+def test_the_description_lists_inference_and_admin_for_token_holders(stage: Stage) -> None:
+    document = httpx2.get(stage.url + "/openapi.json", headers=stage.headers("employee")).json()
+    assert "/v1/chat/completions" in document["paths"]
+    assert "/admin/v1/policies/current" in document["paths"]
+    body = document["components"]["schemas"]["ChatBody"]
+    assert "chat_template" not in body["properties"]
+    assert body["additionalProperties"] is False
+
+
+def test_models_are_listed_by_permission(stage: Stage) -> None:
+    def names(role: str) -> set[str]:
+        answer = httpx2.get(stage.url + "/v1/models", headers=stage.headers(role)).json()
+        return {model["id"] for model in answer["data"]}
+
+    assert names("employee") == {"mini", "auto"}
+    assert names("analyst") == {"mini", "maxi", "embed", "auto"}
+    assert names("auditor") == set()
+
+
+def test_one_model_is_shown_only_to_whom_it_is_listed(stage: Stage) -> None:
+    assert httpx2.get(stage.url + "/v1/models/maxi", headers=stage.headers("analyst")).json()["id"] == "maxi"
+    hidden = httpx2.get(stage.url + "/v1/models/maxi", headers=stage.headers("employee"))
+    unknown = httpx2.get(stage.url + "/v1/models/nothing", headers=stage.headers("employee"))
+    assert hidden.status_code == unknown.status_code == 404
+    assert {**hidden.json()["error"], "request_id": 0} == {**unknown.json()["error"], "request_id": 0}
+
+
+def test_probes_tell_states_and_no_names(stage: Stage) -> None:
+    assert httpx2.get(stage.url + "/livez").json() == {"status": "alive"}
+    ready = httpx2.get(stage.url + "/readyz")
+    assert ready.status_code == 200
+    assert ready.json()["status"] == "ready"
+    assert "127.0.0.1" not in ready.text
+    assert json.dumps(ready.json()).count("mini") == 0

@@ -1,0 +1,223 @@
+"""What a caller may send: the allow-list (T21), hard ranges (T26), media (T22), and how each maps to the request."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gateway.api import chat, completions, embeddings
+from gateway.errors import InvalidRequest
+from gateway.flow.values import Message
+
+CHAT: dict[str, Any] = {"model": "mini", "messages": [{"role": "user", "content": "Hola"}]}
+TEXT: dict[str, Any] = {"model": "mini", "prompt": "Hola"}
+
+
+def refused(body: object, parse: Any = chat.parse) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        parse(body)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "api_base", "base_url", "chat_template", "chat_template_kwargs", "extra_body", "cache_salt", "priority",
+        "tools", "tool_choice", "functions", "best_of", "mm_processor_kwargs", "custom_llm_provider", "prompt",
+        "request_id", "lora", "adapter", "kv_transfer_params", "guardrails",
+    ],
+)  # fmt: skip
+def test_parameters_outside_the_allow_list_are_refused_by_name(name: str) -> None:
+    error = refused({**CHAT, name: "{{7*7}}"})
+    assert (error.code, error.param) == ("unsupported_parameter", name)
+    assert "{{7*7}}" not in error.message
+
+
+def test_a_strange_parameter_name_is_not_repeated() -> None:
+    error = refused({**CHAT, "<script>\x1b[31m": 1})
+    assert "script" not in error.message + str(error.param)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"n": 10**9}, "n"),
+        ({"n": 0}, "n"),
+        ({"n": True}, "n"),
+        ({"n": "2"}, "n"),
+        ({"temperature": 2.1}, "temperature"),
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": True}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"top_p": 1.01}, "top_p"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": 10**7}, "max_tokens"),
+        ({"top_logprobs": 21, "logprobs": True}, "top_logprobs"),
+        ({"top_logprobs": 3}, "top_logprobs"),
+        ({"logprobs": 1}, "logprobs"),
+        ({"presence_penalty": 3}, "presence_penalty"),
+        ({"logit_bias": {"1": 101}}, "logit_bias.1"),
+        ({"logit_bias": {"-1": 1}}, None),
+        ({"logit_bias": {str(number): 1 for number in range(1025)}}, "logit_bias"),
+        ({"stop": [""]}, None),
+        ({"stop": ["x"] * 17}, None),
+        ({"stop_token_ids": [-1]}, "stop_token_ids.0"),
+        ({"stop_token_ids": list(range(129))}, "stop_token_ids"),
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"prompt_logprobs": -1}, "prompt_logprobs"),
+        ({"prompt_logprobs": 10**6}, "prompt_logprobs"),
+        ({"min_tokens": 9, "max_tokens": 8}, "min_tokens"),
+        ({"repetition_penalty": 0}, "repetition_penalty"),
+        ({"seed": 1.5}, "seed"),
+        ({"stream": "yes"}, "stream"),
+        ({"stream_options": {"include_usage": True}}, "stream_options"),
+        ({"messages": []}, "messages"),
+        ({"messages": "Hola"}, "messages"),
+        ({"messages": [{"role": "root", "content": "x"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": None}]}, None),
+        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": []}]}, "messages.0.tool_calls"),
+        ({"model": ""}, "model"),
+        ({"model": 7}, "model"),
+        ({"model": "x" * 257}, "model"),
+        ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+        ({"metadata": {"k": 1}}, "metadata.k"),
+        ({"guided_choice": []}, "guided_choice"),
+        ({"guided_regex": "a", "guided_choice": ["b"]}, "guided_choice"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
+        ({"response_format": {"type": "json_schema"}}, "response_format.json_schema.schema"),
+    ],
+)
+def test_values_out_of_range_or_type_are_refused_with_their_place(change: dict[str, Any], param: str | None) -> None:
+    error = refused({**CHAT, **change})
+    assert error.status == 400
+    if param is not None:
+        assert error.param == param
+
+
+def test_a_missing_model_is_named() -> None:
+    error = refused({"messages": CHAT["messages"]})
+    assert (error.code, error.param) == ("missing_required_parameter", "model")
+
+
+@pytest.mark.parametrize("body", [[], "x", 1, None, [CHAT]])
+def test_a_body_that_is_no_object_is_refused(body: object) -> None:
+    assert refused(body).status == 400
+
+
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [
+        ({"type": "image_url", "image_url": {"url": "http://169.254.169.254/latest/meta-data"}}, "url_not_allowed"),
+        ({"type": "image_url", "image_url": {"url": "file:///etc/passwd"}}, "url_not_allowed"),
+        ({"type": "image_url", "image_url": {"url": "http://ok\\@127.0.0.1"}}, "url_not_allowed"),
+        ({"type": "video_url", "video_url": {"url": "https://example.org/x.mp4"}}, "url_not_allowed"),
+        ({"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}, "unsupported_parameter"),
+        ({"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}, "unsupported_parameter"),
+        ({"type": "video", "video": "x"}, "invalid_value"),
+    ],
+)
+def test_media_are_refused_and_no_url_is_fetched(part: dict[str, Any], code: str) -> None:
+    error = refused({"model": "mini", "messages": [{"role": "user", "content": [part]}]})
+    assert error.code == code
+    assert "169.254" not in error.message
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"anyOf": [{"type": "string"}] * 10_001},
+        {"type": "string", "pattern": "a" * 513},
+    ],
+)
+def test_schemas_too_complex_are_refused(schema: dict[str, Any]) -> None:
+    assert refused({**CHAT, "guided_json": schema}).code == "schema_too_complex"
+
+
+def test_a_deep_schema_is_refused() -> None:
+    schema: dict[str, Any] = {}
+    for _ in range(60):
+        schema = {"items": schema}
+    assert refused({**CHAT, "guided_json": schema}).code == "schema_too_complex"
+
+
+def test_a_schema_that_points_elsewhere_is_refused() -> None:
+    assert refused({**CHAT, "guided_json": {"$ref": "http://evil/x.json"}}).code == "url_not_allowed"
+
+
+def test_a_long_pattern_is_refused() -> None:
+    assert refused({**CHAT, "guided_regex": "a" * 513}).code == "schema_too_complex"
+
+
+def test_everything_honoured_reaches_the_request() -> None:
+    request = chat.parse(
+        {
+            **CHAT,
+            "max_completion_tokens": 7,
+            "temperature": 0,
+            "top_p": 0.9,
+            "n": 2,
+            "stop": "fin",
+            "seed": -5,
+            "presence_penalty": 0.1,
+            "frequency_penalty": 0.2,
+            "repetition_penalty": 1.1,
+            "logit_bias": {"42": -100},
+            "logprobs": True,
+            "top_logprobs": 3,
+            "top_k": 40,
+            "min_p": 0.05,
+            "min_tokens": 2,
+            "ignore_eos": True,
+            "stop_token_ids": [3],
+            "bad_words": ["malo"],
+            "allowed_token_ids": [1, 2],
+            "user": "u",
+            "metadata": {"team": "azul"},
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            "guided_choice": ["sí", "no"],
+        }
+    )
+    params = request.params
+    assert (params.max_tokens, params.temperature, params.top_p, params.n, params.seed) == (7, 0.0, 0.9, 2, -5)
+    assert (params.stop, params.stop_token_ids, params.bad_words) == (("fin",), (3,), ("malo",))
+    assert (params.logit_bias, params.allowed_token_ids, params.min_tokens) == ({42: -100.0}, (1, 2), 2)
+    assert (params.logprobs, params.top_logprobs, params.top_k, params.min_p) == (True, 3, 40, 0.05)
+    assert params.ignore_eos
+    assert params.grammar == {"type": "choice", "value": ["sí", "no"]}
+    assert (request.stream, request.include_usage, request.user_label) == (True, True, "u")
+
+
+def test_null_means_absent() -> None:
+    nulls = dict.fromkeys(("temperature", "top_p", "n", "stop", "seed", "logit_bias", "stream", "response_format"))
+    assert chat.parse({**CHAT, **nulls}) == chat.parse(CHAT)
+
+
+def test_text_parts_are_joined() -> None:
+    parts = [{"type": "text", "text": "uno"}, {"type": "text", "text": "dos"}]
+    request = chat.parse({"model": "mini", "messages": [{"role": "user", "content": parts}]})
+    assert request.messages == (Message("user", "uno\ndos"),)
+
+
+def test_an_answer_sent_back_by_an_sdk_is_accepted() -> None:
+    earlier = {"role": "assistant", "content": "x", "refusal": None, "tool_calls": None, "function_call": None}
+    assert chat.parse({"model": "mini", "messages": [earlier, *CHAT["messages"]]}).messages[0].role == "assistant"
+
+
+def test_a_completion_takes_text_or_tokens_and_defaults_to_sixteen() -> None:
+    assert completions.parse(TEXT).params.max_tokens == 16
+    assert completions.parse({**TEXT, "prompt": [1, 2]}).prompt == (1, 2)
+    assert completions.parse({**TEXT, "logprobs": 0}).params.logprobs
+
+
+@pytest.mark.parametrize("prompt", ["", [], ["a", "b"], [-1], None, [1.5], [True]])
+def test_an_empty_or_odd_prompt_is_refused(prompt: object) -> None:
+    assert refused({**TEXT, "prompt": prompt}, completions.parse).status == 400
+
+
+@pytest.mark.parametrize("inputs", ["", [], [""], [[1, 2]], None, ["x"] * 2049])
+def test_odd_embedding_inputs_are_refused(inputs: object) -> None:
+    assert refused({"model": "embed", "input": inputs}, embeddings.parse).status == 400
