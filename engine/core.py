@@ -268,7 +268,7 @@ class EngineCore:
         now = self._clock()
         request_id = living.submission.request.request_id
         for sequence in living.output.sequences:
-            self.scheduler.finish(sequence, FinishReason.ERROR, None, now)
+            self.scheduler.fail(sequence, now)
             self.recorder.sequence_finished(sequence, FinishReason.ERROR, now)
         self._living.pop(request_id, None)
         self._send(living, error, last=True)

@@ -102,6 +102,11 @@ class KVManager:
         sequence.num_registered = 0
         self.pool.release(table)
 
+    def distrust(self, sequence: Sequence) -> None:
+        """Forget what its blocks hold: a sequence that failed may have failed because of their content."""
+        for block in sequence.block_table:
+            self._cache.forget(block)
+
     def evict_cached(self) -> None:
         """Forget all cached content (weights changed, cache cleared by an operator); tables are not touched."""
         self._cache.clear()

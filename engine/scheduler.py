@@ -143,6 +143,8 @@ class Scheduler:
         return advances
 
     def fail(self, sequence: Sequence, now: float) -> None:
+        """End with `error`; nobody else may hit the cached blocks of a sequence that failed."""
+        self.kv.distrust(sequence)
         self.finish(sequence, FinishReason.ERROR, None, now)
 
     def _sampled(self, sequence: Sequence, work: Work, result: StepResult, advance: Advance, now: float) -> None:
