@@ -35,9 +35,9 @@ def run_in_halves(execute: Callable[[Step], StepResult], step: Step) -> StepResu
     pooled: dict[int, Any] = {}
     faults: dict[int, Exception] = {}
     freed = step.freed_slots
-    pending = [tuple(replace(work, fresh=True) for work in step.work)]
-    if len(step.work) > 1:
-        pending = _halves(pending[0])
+    faults.update((work.slot, _lost_pool()) for work in step.work if _is_half_pooled(work))
+    again = tuple(replace(work, fresh=True) for work in step.work if not _is_half_pooled(work))
+    pending = _halves(again) if len(again) > 1 else [again] if again else []
     while pending:
         work = pending.pop()
         try:
@@ -57,6 +57,15 @@ def run_in_halves(execute: Callable[[Step], StepResult], step: Step) -> StepResu
         pooled.update(part.pooled)
         faults.update(part.faults)
     return StepResult(tokens, prompt_logprobs, pooled, faults)
+
+
+def _is_half_pooled(work: Work) -> bool:
+    """An embedding whose earlier chunks the runner has summed up: that sum may or may not hold the failed step."""
+    return work.pool and work.num_computed > 0
+
+
+def _lost_pool() -> EngineFault:
+    return EngineFault("another request's fault interrupted this embedding", hint="send it again")
 
 
 def _halves(work: tuple[Work, ...]) -> list[tuple[Work, ...]]:
