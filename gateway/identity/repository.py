@@ -166,7 +166,7 @@ class IdentityRepository:
 
 
 def _keys() -> Any:
-    account = [column.label(f"account_{column.name}") for column in service_account.c]
+    account = [column.label(f"svc_{column.name}") for column in service_account.c]
     return select(api_key, *account).join(service_account, service_account.c.id == api_key.c.account_id)
 
 
@@ -202,7 +202,7 @@ def _account(row: Mapping[Any, Any], prefix: str = "") -> ServiceAccount:
 def _key(row: Mapping[Any, Any]) -> ApiKeyRecord:
     return ApiKeyRecord(
         key_id=row["key_id"],
-        account=_account(row, "account_"),
+        account=_account(row, "svc_"),
         digest=bytes(row["digest"]),
         name=row["name"],
         roles=None if row["roles"] is None else frozenset(row["roles"]),

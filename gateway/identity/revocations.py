@@ -124,6 +124,7 @@ class RevocationList:
         self._index = RevocationIndex()
         self._loaded_at: float | None = None
         self._wake = asyncio.Event()
+        self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -131,8 +132,8 @@ class RevocationList:
         await self.refresh()
         self._tasks = [asyncio.create_task(self._follow(), name="revocation poll")]
         if self._listen_url is not None:
-            listener = Listener(self._listen_url, [CHANNEL], self.notified)
-            self._tasks.append(asyncio.create_task(listener.run(), name="revocation listener"))
+            self._listener = Listener(self._listen_url, [CHANNEL], self.notified)
+            self._tasks.append(asyncio.create_task(self._listener.run(), name="revocation listener"))
 
     async def close(self) -> None:
         for task in self._tasks:
@@ -158,8 +159,10 @@ class RevocationList:
 
     async def _follow(self) -> None:
         while True:
+            # Not `wait_for`: before Python 3.12 it can swallow a cancellation that meets a notification.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), self._settings.revocation_poll_s)
+                async with asyncio.timeout(self._settings.revocation_poll_s):
+                    await self._wake.wait()
             self._wake.clear()
             await self.refresh()
 
@@ -182,6 +185,11 @@ class RevocationList:
     def age_s(self) -> float | None:
         """Seconds since the last successful load; None before the first."""
         return None if self._loaded_at is None else self._clock.monotonic_s() - self._loaded_at
+
+    @property
+    def listening(self) -> bool:
+        """False without a listener, and while its connection is away."""
+        return self._listener is not None and self._listener.connected
 
     def __len__(self) -> int:
         return self._index.size
