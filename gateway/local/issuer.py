@@ -10,6 +10,7 @@ import base64
 import hashlib
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -39,7 +40,7 @@ LOCAL_CLIENT = "esclusa-cli"
 PROVIDER_NAME = "local"
 MAX_TTL_S = 86_400
 CLEARANCES = ("public", "internal", "confidential", "restricted")
-_FOLDER, _KEY, _JWKS = "issuer", "key.pem", "jwks.json"
+_FOLDER, _KEY, _JWKS, _PEPPER = "issuer", "key.pem", "jwks.json", "api-key-pepper"
 
 
 class DevIssuer:
@@ -148,6 +149,19 @@ class DevIssuer:
         return jwt.encode(claims, self._key, algorithm="RS256", headers={"kid": self._jwk["kid"], "typ": "at+jwt"})
 
 
+def api_key_pepper(data_dir: Path) -> str:
+    """The secret under which this installation hashes API keys: random, made once, mode 0600. Blocking."""
+    path = data_dir / _FOLDER / _PEPPER
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not path.exists():
+            _write_once(path, secrets.token_urlsafe(48).encode(), 0o600, replace=False)
+        _demand_private(path)
+        return path.read_text(encoding="ascii")
+    except OSError as error:
+        raise ConfigError(f"the API key secret cannot be used: {error.strerror}", file=str(path)) from None
+
+
 def issuer_routes(issuer: DevIssuer, *, base_path: str = "/local-issuer") -> list[BaseRoute]:
     """Discovery and key set for other tools on this machine. To be mounted in local mode only; both are public."""
 
@@ -181,13 +195,7 @@ def _public_jwk(key: rsa.RSAPrivateKey) -> dict[str, Any]:
 
 
 def _read_key(path: Path) -> rsa.RSAPrivateKey:
-    mode = path.stat().st_mode & 0o777
-    if mode & 0o077:
-        raise ConfigError(
-            f"the local issuer's key has mode {mode:04o}; expected 0600",
-            file=str(path),
-            hint="chmod 600 it, or delete the folder to make a new key (tokens already minted stop working)",
-        )
+    _demand_private(path)
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except ValueError:
@@ -199,6 +207,16 @@ def _read_key(path: Path) -> rsa.RSAPrivateKey:
             hint="delete it; a new one is made (tokens already minted stop working)",
         )
     return key
+
+
+def _demand_private(path: Path) -> None:
+    mode = path.stat().st_mode & 0o777
+    if mode & 0o077:
+        raise ConfigError(
+            f"a secret of the local issuer has mode {mode:04o}; expected 0600",
+            file=str(path),
+            hint="chmod 600 it, or delete the folder to make new ones (what was issued before stops working)",
+        )
 
 
 def _make_key(path: Path) -> rsa.RSAPrivateKey:

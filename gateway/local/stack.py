@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from gateway.errors import ConfigError
 from gateway.local.datastores import open_stores
-from gateway.local.issuer import DevIssuer
+from gateway.local.issuer import DevIssuer, api_key_pepper
 from gateway.local.models import DEMO_MODELS, ModelAsset, fetch
 from gateway.local.paths import cache_dir, data_dir, ensure_dir
 from gateway.settings import ModelSettings, Settings
@@ -52,8 +52,10 @@ async def fill_gaps(settings: Settings, stack: AsyncExitStack, report: Report) -
     if not settings.local.enabled:
         return filled
     issuer = await asyncio.to_thread(DevIssuer.open, home)
+    pepper = settings.identity.api_key_pepper or SecretStr(await asyncio.to_thread(api_key_pepper, home))
     providers = (*settings.identity.providers, issuer.provider_settings())
-    return filled.model_copy(update={"identity": settings.identity.model_copy(update={"providers": providers})})
+    identity = settings.identity.model_copy(update={"providers": providers, "api_key_pepper": pepper})
+    return filled.model_copy(update={"identity": identity})
 
 
 def demand_loopback(host: str) -> None:

@@ -17,7 +17,7 @@ from gateway.errors import ConfigError, Unauthenticated
 from gateway.flow.context import RequestContext, SystemClock, SystemIds
 from gateway.flow.values import Credential, Principal
 from gateway.identity.service import IdentityService
-from gateway.local.issuer import DevIssuer, issuer_routes
+from gateway.local.issuer import DevIssuer, api_key_pepper, issuer_routes
 from gateway.settings import IdentitySettings
 
 
@@ -58,6 +58,12 @@ def test_key_readable_by_others_is_refused(tmp_path: Path) -> None:
     (tmp_path / "issuer/key.pem").chmod(0o644)
     with pytest.raises(ConfigError, match="mode 0644"):
         DevIssuer.open(tmp_path)
+
+
+def test_api_key_secret_is_made_once_and_private(tmp_path: Path) -> None:
+    first = api_key_pepper(tmp_path)
+    assert len(first) >= 32
+    assert (api_key_pepper(tmp_path), (tmp_path / "issuer/api-key-pepper").stat().st_mode & 0o777) == (first, 0o600)
 
 
 def test_damaged_key_is_named_as_such(tmp_path: Path) -> None:
