@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from gateway.access.document import DAYS, TimeTest, When
+from gateway.access.document import TimeTest, When
+from gateway.access.fields import DAYS
 from gateway.access.vocabulary import DATA_CLASSES
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address

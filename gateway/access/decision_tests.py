@@ -10,8 +10,9 @@ from uuid import UUID
 
 from pydantic import Field
 
-from gateway.access.document import Given, Part, PolicyTest, Word
+from gateway.access.document import Given, Part, PolicyTest
 from gateway.access.evaluator import evaluate
+from gateway.access.fields import Word
 from gateway.access.problems import Problem
 from gateway.access.snapshot import Snapshot
 from gateway.access.vocabulary import INFERENCE_ACTIONS
