@@ -50,7 +50,7 @@ def build(argv: Sequence[str]) -> typer.Typer:
             raise typer.Exit
 
     asked = next((word for word in argv if not word.startswith("-")), None)
-    for name in [asked] if asked in COMMANDS else COMMANDS:
+    for name in [asked] if asked in COMMANDS else () if "--version" in argv else COMMANDS:
         module = importlib.import_module(COMMANDS[name])
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)

@@ -1,0 +1,103 @@
+"""The command line: fast help, data on stdout, errors that name the fix, exit codes."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+
+
+def esclusa(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-m", "gateway", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **(env or {})},
+        check=False,
+    )
+
+
+def test_help_lists_every_command_without_importing_torch() -> None:
+    answer = esclusa("--help")
+    assert answer.returncode == 0
+    for name in ("serve", "doctor", "token", "policy", "audit", "db", "models", "config", "bench"):
+        assert name in answer.stdout
+
+
+def test_help_of_one_command_is_quick() -> None:
+    esclusa("serve", "--help")  # warms the byte code cache
+    begun = time.monotonic()
+    assert esclusa("serve", "--help").returncode == 0
+    assert time.monotonic() - begun < 3.0
+
+
+def test_version_is_printed_on_stdout() -> None:
+    assert esclusa("--version").stdout.startswith("esclusa ")
+
+
+def test_models_list_gives_json_with_pinned_hashes() -> None:
+    rows = json.loads(esclusa("models", "list", "--json").stdout)
+    assert {row["id"]: row["sha256"][:8] for row in rows} == {
+        "smollm2-135m-instruct": "b179c952",
+        "qwen2.5-coder-0.5b-instruct": "1d961463",
+    }
+
+
+def test_an_unknown_model_to_fetch_names_the_known_ones() -> None:
+    answer = esclusa("models", "fetch", "gpt-9")
+    assert answer.returncode == 2
+    assert "smollm2-135m-instruct" in answer.stderr
+
+
+def test_a_misspelt_setting_stops_the_start_with_place_and_nearest_name(tmp_path: Path) -> None:
+    file = tmp_path / "esclusa.yaml"
+    file.write_text("http:\n  host: 127.0.0.1\n  prot: 9000\n")
+    answer = esclusa("serve", "--config", str(file))
+    assert answer.returncode == 2
+    assert f"{file}:3" in answer.stderr
+    assert "`port`" in answer.stderr
+
+
+def test_serving_without_an_identity_provider_is_refused_with_the_way_out() -> None:
+    answer = esclusa("serve")
+    assert answer.returncode == 2
+    assert "--local" in answer.stderr
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.0.2.1", "example.com"])
+def test_local_mode_never_listens_beyond_loopback(host: str) -> None:
+    answer = esclusa("serve", "--local", "--host", host, "--port", "0")
+    assert answer.returncode == 2
+    assert "loopback" in answer.stderr or "cannot listen" in answer.stderr
+
+
+def test_config_show_masks_secrets() -> None:
+    answer = esclusa("config", "show", env={"DATABASE_URL": "postgresql+asyncpg://u:hunter2@db/x"})
+    assert answer.returncode == 0
+    assert "hunter2" not in answer.stdout
+
+
+def test_doctor_reports_every_check_as_json() -> None:
+    answer = esclusa("doctor", "--json")
+    rows = {row["check"]: row for row in json.loads(answer.stdout)}
+    assert rows["python"]["state"] == "ok"
+    assert rows["policy"]["state"] == "ok"
+    assert rows["kernels"]["state"] in ("ok", "warn")
+    assert all(row["fix"] for row in rows.values() if row["state"] != "ok")
+
+
+def test_doctor_fails_and_names_the_fix_when_the_database_is_away() -> None:
+    answer = esclusa("doctor", env={"DATABASE_URL": "postgresql+asyncpg://u:p@127.0.0.1:1/x"})
+    assert answer.returncode == 1
+    assert "FAIL" in answer.stdout
+    assert "DATABASE_URL" in answer.stdout
