@@ -1,0 +1,80 @@
+"""The catalogue: exact ids, tiers by configuration, the virtual model, mistakes found at start."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import ConfigError
+from gateway.routing.catalog import LOCAL_BACKEND, catalog_from
+from gateway.settings import ModelSettings, RoutingSettings, Settings, UpstreamSettings
+
+SMALL = ModelSettings(id="smollm2-135m-instruct", tier="small", path="/m/s", context_window=2048, price_in_micro=5)
+LARGE = ModelSettings(id="qwen2.5-coder-0.5b-instruct", tier="large", path="/m/l", context_window=32_768)
+
+
+def test_models_come_in_the_order_of_configuration_then_the_virtual_one() -> None:
+    catalog = catalog_from(Settings(models=(LARGE, SMALL)))
+    assert [card.id for card in catalog.all()] == [LARGE.id, SMALL.id, "auto"]
+
+
+def test_a_card_carries_what_its_model_is_configured_with() -> None:
+    card = catalog_from(Settings(models=(SMALL,))).get(SMALL.id)
+    assert card is not None
+    assert (card.backend, card.tier, card.context_window, card.price_in_micro) == (LOCAL_BACKEND, "small", 2048, 5)
+
+
+def test_the_virtual_model_promises_only_the_window_that_every_target_has() -> None:
+    auto = catalog_from(Settings(models=(SMALL, LARGE))).get("auto")
+    assert auto is not None
+    assert (auto.virtual, auto.context_window) == (True, 2048)
+
+
+def test_without_tiers_there_is_no_virtual_model() -> None:
+    assert catalog_from(Settings(models=(ModelSettings(id="m", path="/m"),))).get("auto") is None
+
+
+@pytest.mark.parametrize(
+    "name", ["AUTO", "auto ", " auto", "auto\u200b", "\uff41uto", "Smollm2-135m-instruct", "", "*", "smollm2-*"]
+)
+def test_a_name_that_only_looks_like_a_model_is_not_that_model(name: str) -> None:
+    assert catalog_from(Settings(models=(SMALL, LARGE))).get(name) is None
+
+
+def test_near_names_come_only_from_what_the_caller_may_see() -> None:
+    catalog = catalog_from(Settings(models=(SMALL, LARGE)))
+    small = catalog.get(SMALL.id)
+    assert small is not None
+    assert catalog.near("smollm2-135m-instuct", [small]) == (SMALL.id,)
+    assert catalog.near(LARGE.id[:-1], [small]) == ()
+
+
+def test_routing_settings_choose_the_models_of_the_tiers() -> None:
+    other = ModelSettings(id="other", path="/m/o")
+    settings = Settings(models=(SMALL, LARGE, other), routing=RoutingSettings(large="other"))
+    tiers = {card.id: card.tier for card in catalog_from(settings).all()}
+    assert (tiers[SMALL.id], tiers[LARGE.id], tiers["other"]) == ("small", None, "large")
+
+
+def test_an_upstream_model_names_its_upstream_as_backend() -> None:
+    settings = Settings(
+        models=(ModelSettings(id="m", upstream="vllm", upstream_model="meta/m"),),
+        upstreams={"vllm": UpstreamSettings(base_url="http://127.0.0.1:1/v1")},
+    )
+    card = catalog_from(settings).get("m")
+    assert card is not None
+    assert (card.backend, card.upstream_model) == ("vllm", "meta/m")
+
+
+@pytest.mark.parametrize(
+    ("models", "message"),
+    [
+        ((SMALL, SMALL), "two models are named `smollm2-135m-instruct`"),
+        ((SMALL, ModelSettings(id="auto", path="/m")), "two models are named `auto`"),
+        ((ModelSettings(id="m", path="/m", upstream="vllm"),), "both `path` and `upstream`"),
+        ((ModelSettings(id="m", upstream="vlm"),), "did you mean `vllm`"),
+    ],
+)
+def test_mistakes_end_the_start_with_what_was_found(models: tuple[ModelSettings, ...], message: str) -> None:
+    settings = Settings(models=models, upstreams={"vllm": UpstreamSettings(base_url="http://127.0.0.1:1/v1")})
+    with pytest.raises(ConfigError, match=message):
+        catalog_from(settings)
