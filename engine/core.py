@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from engine.config import EngineConfig
 from engine.errors import DuplicateRequest, EngineError, EngineFault, EngineOverloaded
 from engine.isolation import CulpritFault, StepFailure, run_in_halves
-from engine.output import RequestOutput
+from engine.output import RequestOutput, TokenBytes
 from engine.plan import Advance
 from engine.ports import LoadedModel
 from engine.requests import FinishReason, GenerationEvent, GenerationRequest, PromptScore
@@ -84,6 +84,7 @@ class EngineCore:
         self.completed: list[bytes] = []
         """Fingerprints of requests that ended well; the owner takes and clears them."""
         self._clock = clock
+        self._token_bytes = TokenBytes(model.tokenizer)
         self._living: dict[str, _Living] = {}
         self._order = 0
         self._lone_failures = 0
@@ -103,7 +104,7 @@ class EngineCore:
                 hint="retry later or raise `--max-waiting`",
             )
         sequences = [self._sequence(submission, choice) for choice in range(sampling.n)]
-        output = RequestOutput(request.request_id, sampling, sequences, self.model.tokenizer)
+        output = RequestOutput(request.request_id, sampling, sequences, self.model.tokenizer, self._token_bytes)
         self._living[request.request_id] = _Living(submission, output, [None] * sampling.n)
         for sequence in sequences:
             self.scheduler.add(sequence)
@@ -209,15 +210,15 @@ class EngineCore:
             output.add_prompt_logprobs(advance, advance.prompt_logprobs)
         if sequence.finish_reason is None and token is None:
             return
-        if sequence.num_output <= 1 and living.last_token_at[sequence.choice] is None:
+        last = living.last_token_at[sequence.choice]
+        if last is None:
             self.recorder.first_token(sequence, now)
         if sequence.kind is not Kind.GENERATE:
             self._close(living, sequence, item=_special_item(advance, output))
             return
         text = ""
         if token is not None:
-            last = living.last_token_at[sequence.choice]
-            self.recorder.token(sequence, None if last is None else now - last)
+            self.recorder.token(sequence, now, last)
             living.last_token_at[sequence.choice] = now
             choice = output.choices[sequence.choice]
             text = choice.accept(token)
@@ -267,9 +268,10 @@ class EngineCore:
         """A fault of one choice ends its request, and no other."""
         now = self._clock()
         request_id = living.submission.request.request_id
-        for sequence in living.output.sequences:
+        for sequence, choice in zip(living.output.sequences, living.output.choices, strict=True):
             self.scheduler.fail(sequence, now)
-            self.recorder.sequence_finished(sequence, FinishReason.ERROR, now)
+            if not choice.reported:
+                self.recorder.sequence_finished(sequence, FinishReason.ERROR, now)
         self._living.pop(request_id, None)
         self._send(living, error, last=True)
 

@@ -29,6 +29,8 @@ class Detokenizer:
     ) -> None:
         self._token_bytes = token_bytes
         self._decoder = _new_decoder("replace")
+        self._whole = True
+        """The text so far ends with a whole character, so that the next bytes may be decoded on their own."""
         self._matcher = matcher
         self._include_stop = include_stop
         self._min_tokens = min_tokens
@@ -43,7 +45,17 @@ class Detokenizer:
         self._count += 1
         if token_id in self._hidden:
             return ""
-        return self._accept(self._decoder.decode(self._token_bytes(token_id)))
+        data = self._token_bytes(token_id)
+        if self._whole:
+            try:
+                text = data.decode()
+            except UnicodeDecodeError:
+                pass
+            else:
+                return text if self._matcher is None else self._accept(text)
+        text = self._decoder.decode(data)
+        self._whole = not self._decoder.getstate()[0]
+        return self._accept(text)
 
     def flush(self) -> str:
         """The rest: an incomplete character decodes to U+FFFD, held text is released. Call once, at the end."""

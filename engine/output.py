@@ -27,15 +27,28 @@ from engine.stop_strings import StopMatcher
 FIRST_ENTROPIES = 8
 
 
+class TokenBytes(dict[int, bytes]):
+    """The bytes of tokens seen so far; at most one entry a token of the vocabulary. A lookup costs no call."""
+
+    def __init__(self, tokenizer: TokenizerPort) -> None:
+        self._tokenizer = tokenizer
+
+    def __missing__(self, token_id: int) -> bytes:
+        raw = self[token_id] = self._tokenizer.token_bytes(token_id)
+        return raw
+
+
 class ChoiceOutput:
     """Text and statistics of one choice."""
 
-    def __init__(self, sequence: Sequence, tokenizer: TokenizerPort, matcher: StopMatcher | None) -> None:
+    def __init__(
+        self, sequence: Sequence, tokenizer: TokenizerPort, token_bytes: TokenBytes, matcher: StopMatcher | None
+    ) -> None:
         sampling = sequence.sampling
         self._sequence = sequence
-        self._tokenizer = tokenizer
+        self._token_bytes = token_bytes
         self._detokenizer = Detokenizer(
-            tokenizer.token_bytes,
+            token_bytes.__getitem__,
             matcher=matcher,
             include_stop=sampling.include_stop_str_in_output,
             min_tokens=sampling.min_tokens,
@@ -71,7 +84,7 @@ class ChoiceOutput:
     def logprobs_of(self, token: SampledToken) -> tuple[TokenLogprobs, ...]:
         if self._sequence.sampling.logprobs is None or token.logprob is None:
             return ()
-        return (token_logprobs(self._tokenizer, token.token_id, token.logprob, token.rank, token.top),)
+        return (token_logprobs(self._token_bytes, token.token_id, token.logprob, token.rank, token.top),)
 
     def signals(self) -> EngineSignals:
         s = self._sequence
@@ -96,13 +109,18 @@ class RequestOutput:
     """All choices of one request. The last event carries the usage, counted once."""
 
     def __init__(
-        self, request_id: str, sampling: SamplingParams, sequences: Seq[Sequence], tokenizer: TokenizerPort
+        self,
+        request_id: str,
+        sampling: SamplingParams,
+        sequences: Seq[Sequence],
+        tokenizer: TokenizerPort,
+        token_bytes: TokenBytes,
     ) -> None:
         matcher = StopMatcher(sampling.stop) if sampling.stop else None
         self.request_id = request_id
         self.sequences = tuple(sequences)
-        self.choices = tuple(ChoiceOutput(s, tokenizer, matcher) for s in sequences)
-        self._tokenizer = tokenizer
+        self.choices = tuple(ChoiceOutput(s, tokenizer, token_bytes, matcher) for s in sequences)
+        self._token_bytes = token_bytes
         self._prompt_logprobs: list[TokenLogprobs | None] = []
 
     @property
@@ -115,7 +133,8 @@ class RequestOutput:
             self._prompt_logprobs.append(None)
         del self._prompt_logprobs[advance.start + 1 :]
         self._prompt_logprobs.extend(
-            token_logprobs(self._tokenizer, token_id, logprob, rank, top) for token_id, logprob, rank, top in positions
+            token_logprobs(self._token_bytes, token_id, logprob, rank, top)
+            for token_id, logprob, rank, top in positions
         )
         del self._prompt_logprobs[advance.sequence.num_prompt_tokens :]
 
@@ -154,12 +173,12 @@ class RequestOutput:
 
 
 def token_logprobs(
-    tokenizer: TokenizerPort, token_id: int, logprob: float, rank: int | None, top: Seq[tuple[int, float]]
+    token_bytes: TokenBytes, token_id: int, logprob: float, rank: int | None, top: Seq[tuple[int, float]]
 ) -> TokenLogprobs:
     """`top` is most likely first; ranks count from 1."""
     entries = []
     for position, (candidate, value) in enumerate(top):
-        raw = tokenizer.token_bytes(candidate)
+        raw = token_bytes[candidate]
         entries.append(Logprob(candidate, value, position + 1, raw.decode("utf-8", "replace"), raw))
-    raw = tokenizer.token_bytes(token_id)
+    raw = token_bytes[token_id]
     return TokenLogprobs(token_id, logprob, raw.decode("utf-8", "replace"), tuple(entries), rank, raw)

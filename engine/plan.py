@@ -39,6 +39,10 @@ class Plan:
         if sequence.remaining > 1:
             self.prefill_tokens += count
 
+    def put_decode(self, sequence: Sequence) -> None:
+        self.new_tokens[sequence] = 1
+        self.budget -= 1
+
     def refund(self, sequence: Sequence) -> None:
         count = self.new_tokens.pop(sequence, 0)
         self.budget += count

@@ -134,7 +134,8 @@ class Scheduler:
                 advances.append(Advance(sequence, work.num_computed, error=error))
                 continue
             sequence.num_computed += work.num_new
-            self.kv.commit(sequence)
+            if sequence.num_computed // self.kv.block_size > sequence.num_registered:
+                self.kv.commit(sequence)
             advance = Advance(sequence, work.num_computed, prompt_logprobs=result.prompt_logprobs.get(work.slot))
             if work.sample:
                 self._sampled(sequence, work, result, advance, now)
@@ -183,13 +184,18 @@ class Scheduler:
         decodes = [s for s in self.running if s.remaining == 1]
         prefills = [s for s in self.running if s.remaining != 1]
         half = plan.budget // 2 if self.policy.leaves_room and len(self.waiting) else 0
-        for sequence in decodes + prefills:
+        for sequence in decodes:
+            if plan.budget <= 0:
+                break
+            if sequence.status is Status.RUNNING and self._make_room(sequence, len(sequence.token_ids), plan):
+                plan.put_decode(sequence)
+        for sequence in prefills:
             if plan.budget <= 0:
                 break
             if sequence.status is not Status.RUNNING:
                 continue
             count = self._chunk(sequence.remaining, plan, bool(decodes))
-            if half and sequence.remaining > 1:
+            if half:
                 count = min(count, max(0, half - plan.prefill_tokens))
             if count > 0 and self._make_room(sequence, sequence.num_computed + count, plan):
                 plan.put(sequence, count)
@@ -219,6 +225,8 @@ class Scheduler:
 
     def _make_room(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
         """Extend the table, preempting by policy while blocks are short; False when the sequence itself gave way."""
+        if num_tokens <= len(sequence.block_table) * self.kv.block_size:
+            return True
         while True:
             over = self._exceeds_share_blocks(sequence, num_tokens)
             if not over and self.kv.extend(sequence, num_tokens):

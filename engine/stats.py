@@ -132,6 +132,7 @@ class StatsRecorder:
     """Of schedulers that are gone; the living one counts its own."""
     finished: dict[str, int] = field(default_factory=lambda: {reason.value: 0 for reason in FinishReason})
     histograms: dict[str, Histogram] = field(default_factory=dict)
+    _between_tokens: Histogram = field(init=False)
     _allocated: int = 0
     _unused: int = 0
     _shares: OrderedDict[str, list[int]] = field(default_factory=OrderedDict)
@@ -155,6 +156,7 @@ class StatsRecorder:
             "request_params_max_tokens": Histogram(lengths),
             "request_prefill_kv_computed_tokens": Histogram(lengths),
         }
+        self._between_tokens = self.histograms["inter_token_latency_seconds"]
 
     def step(self, num_tokens: int, host_s: float, step_s: float, kv: KVUsage) -> None:
         self.steps += 1
@@ -176,11 +178,12 @@ class StatsRecorder:
         share[0] += sequence.num_prompt_tokens
         share[2] += cached
 
-    def token(self, sequence: Sequence, since_last: float | None) -> None:
+    def token(self, sequence: Sequence, now: float, last: float | None) -> None:
+        """A token, and when the sequence's last one came."""
         self.generated_tokens += 1
         self._share(sequence.share_key)[1] += 1
-        if since_last is not None:
-            self.histograms["inter_token_latency_seconds"].observe(since_last)
+        if last is not None:
+            self._between_tokens.observe(now - last)
 
     def sequence_finished(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         self.finished[reason.value] += 1

@@ -80,13 +80,16 @@ async def test_preemption_keeps_the_grammar_s_state() -> None:
     runner = FakeRunner(num_blocks=10, max_model_len=40)
     engine = AsyncEngine(config(), loader=loader_of(runner))
     await engine.start()
+    await engine.pause()
     streams = [
         engine.generate(request(str(i), f"pregunta {i}", grammar=Grammar("regex", "[a-z]{20}"), max_tokens=25))
         for i in range(4)
     ]
+    await until(lambda: engine.stats().waiting == 4)
+    await engine.resume()
     for stream in streams:
         assert re.fullmatch("[a-z]{20}", text_of(await collect(stream)))
-    assert engine.stats().preemptions > 0
+    await until(lambda: engine.stats().preemptions > 0)
     await engine.close()
 
 
