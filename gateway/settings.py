@@ -100,6 +100,10 @@ class IdentitySettings(Section):
     jwks_timeout_s: float = 5.0
     jwks_max_bytes: int = 262_144
     jwks_max_stale_s: float = 86_400.0
+    jwks_proxy: str | None = None
+    """Forward proxy for key sets; proxies of the environment are never used."""
+    jwks_ca_file: Path | None = None
+    """PEM roots instead of the usual ones, for providers behind a private CA."""
     api_key_pepper: SecretStr | None = None
     """Keyed hashing of API keys; at least 32 characters. Unset: API keys are off."""
     api_key_cache_ttl_s: float = Field(5.0, ge=0, le=60)

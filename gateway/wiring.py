@@ -41,6 +41,7 @@ from gateway.flow.context import Clock, IdSource, RequestContext, SystemClock, S
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.ports import AuditLog, Authenticator, Authorizer, Backend
 from gateway.flow.values import Principal
+from gateway.identity.metrics import IdentityCollector
 from gateway.identity.repository import IdentityRepository
 from gateway.identity.revocation_store import PostgresRevocationStore
 from gateway.identity.revocations import RevocationList
@@ -176,6 +177,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
                 }
             )
         )
+        registry.register(IdentityCollector(identity.status))
         guard = PermissionGuard(identity, access, audit)
         admin = AdminParts(
             access=access,
@@ -184,6 +186,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             identity_settings=settings.identity,
             revocations=revocations,
             audit=AuditReader(engine, cursor_key=audit.cursor_key, settle=audit.settle),
+            limits=limits,
             guard=guard,
             clock=clock,
             ids=ids,

@@ -64,7 +64,7 @@ class KeySetManager:
         jitter: Callable[[], float] = random.random,
     ) -> None:
         self._provider = provider
-        self._source = source
+        self.source = source
         self._settings = settings
         self._clock = clock
         self._jitter = jitter
@@ -207,7 +207,7 @@ class KeySetManager:
     async def _fetch(self) -> bool:
         self._last_attempt = self._clock.monotonic_s()
         try:
-            document, max_age_s = await self._source.load()
+            document, max_age_s = await self.source.load()
             keys = filter_keys(
                 document,
                 algorithms=self._provider.algorithms,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
+from gateway.errors import ConfigError
 from gateway.identity.providers import Provider
 from gateway.identity.strict_json import StrictJsonError, parse_object
 
@@ -42,21 +44,43 @@ class KeyFetcher(Protocol):
 
 
 class HttpKeyFetcher:
-    """`KeyFetcher` over httpx2. One small pool; the whole exchange, not each read, has the deadline."""
+    """`KeyFetcher` over httpx2. One small pool; the whole exchange, not each read, has the deadline.
 
-    def __init__(self, *, verify: Any = True) -> None:
-        self._verify = verify
+    `ca_file` replaces the usual roots (a private CA); `proxy` is used for every fetch, and none from the environment.
+    """
+
+    def __init__(self, *, ca_file: Path | None = None, proxy: str | None = None) -> None:
+        self._ca_file = ca_file
+        self._proxy = proxy
         self._client: httpx2.AsyncClient | None = None
 
-    async def get(self, url: str, *, timeout_s: float, max_bytes: int) -> Fetched:
+    def check(self) -> None:
+        """Read the roots now. Raises `ConfigError`, so that a wrong path ends the start and not the first login."""
         if self._client is None:
-            self._client = httpx2.AsyncClient(
+            self._client = self._open()
+
+    def _open(self) -> httpx2.AsyncClient:
+        try:
+            verify: ssl.SSLContext | bool = True
+            if self._ca_file is not None:
+                verify = ssl.create_default_context(cafile=str(self._ca_file))
+            return httpx2.AsyncClient(
                 follow_redirects=False,
                 trust_env=False,
-                verify=self._verify,
+                verify=verify,
+                proxy=self._proxy,
                 limits=httpx2.Limits(max_connections=8, max_keepalive_connections=0),
                 headers={"accept": "application/json", "accept-encoding": "identity", "user-agent": "esclusa"},
             )
+        except (OSError, ValueError, httpx2.InvalidURL) as error:
+            raise ConfigError(
+                f"key sets cannot be fetched with these settings: {type(error).__name__}",
+                hint="check `identity.jwks_ca_file` and `identity.jwks_proxy`",
+            ) from None
+
+    async def get(self, url: str, *, timeout_s: float, max_bytes: int) -> Fetched:
+        if self._client is None:
+            self._client = self._open()
         try:
             async with asyncio.timeout(timeout_s), self._client.stream("GET", url, timeout=timeout_s) as response:
                 return await self._read(response, max_bytes)
@@ -64,7 +88,7 @@ class HttpKeyFetcher:
             raise FetchError(f"no complete answer within {timeout_s:g} s") from None
         except httpx2.HTTPError as error:
             raise FetchError(f"transport: {type(error).__name__}") from None
-        except httpx2.InvalidURL:
+        except (httpx2.InvalidURL, UnicodeError):
             raise FetchError("the address is not a URL") from None
 
     @staticmethod
@@ -119,7 +143,10 @@ class HttpKeySource:
         url = document.get("jwks_uri")
         if not isinstance(url, str):
             raise FetchError("the discovery document has no jwks_uri")
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:
+            raise FetchError("jwks_uri is not a URL") from None
         if parts.scheme != "https" and not (parts.scheme == "http" and self._provider.settings.allow_http):
             raise FetchError("jwks_uri is not https")
         if "\\" in url or parts.username or (parts.hostname or "").lower() not in self._provider.jwks_hosts:

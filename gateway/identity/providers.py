@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from gateway.errors import ConfigError
 from gateway.identity.algorithms import ASYMMETRIC, SPECS, SYMMETRIC
@@ -18,7 +18,6 @@ from gateway.settings import ProviderSettings
 
 TENANT_MARK = "{tid}"
 _GUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
-_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _MUTABLE_SUBJECTS = {"preferred_username", "upn", "unique_name", "name", "nickname", "given_name", "family_name"}
 
 TYPE_DEFAULTS: Mapping[str, Mapping[str, str | None]] = {
@@ -172,7 +171,7 @@ def _check_issuer(settings: ProviderSettings, issuer: str) -> None:
         if not issuer.strip():
             raise _wrong(settings, "`issuer` must not be empty")
         return
-    url = urlsplit(issuer)
+    url = _url(settings, "issuer", issuer)
     local_http = url.scheme == "http" and settings.allow_http
     if url.username or url.query or url.fragment or not url.hostname or not (url.scheme == "https" or local_http):
         raise _wrong(settings, "`issuer` must be an https URL without user, query or fragment")
@@ -224,7 +223,7 @@ def _check_key_source(settings: ProviderSettings) -> None:
         if not settings.discovery:
             raise _wrong(settings, "without discovery a `jwks_url` or `jwks_file` is needed")
         return
-    url = urlsplit(settings.jwks_url)
+    url = _url(settings, "jwks_url", settings.jwks_url)
     if (
         url.username
         or not url.hostname
@@ -239,8 +238,11 @@ def _jwks_hosts(settings: ProviderSettings, issuer: str) -> frozenset[str]:
     return frozenset(host.lower() for host in (own, *extra) if host)
 
 
-def is_loopback(host: str | None) -> bool:
-    return host in _LOOPBACK
+def _url(settings: ProviderSettings, name: str, text: str) -> SplitResult:
+    try:
+        return urlsplit(text)
+    except ValueError:
+        raise _wrong(settings, f"`{name}` is not a URL") from None
 
 
 def _wrong(settings: ProviderSettings, problem: str) -> ConfigError:

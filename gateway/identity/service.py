@@ -60,7 +60,11 @@ class IdentityService:
     ) -> None:
         self._settings = settings
         self._providers = ProviderTable(settings.providers)
-        self._fetcher: KeyFetcher = transport if transport is not None else HttpKeyFetcher()
+        self._fetcher: KeyFetcher = (
+            transport
+            if transport is not None
+            else HttpKeyFetcher(ca_file=settings.jwks_ca_file, proxy=settings.jwks_proxy)
+        )
         self._key_sets = {
             provider.name: KeySetManager(
                 provider, (key_sources or {}).get(provider.name) or self._source(provider), settings, clock
@@ -68,6 +72,7 @@ class IdentityService:
             for provider in self._providers.all()
             if provider.secret is None
         }
+        self._fetches = any(isinstance(manager.source, HttpKeySource) for manager in self._key_sets.values())
         self._verifier = TokenVerifier(self._providers, self._key_sets, clock, max_token_bytes=settings.max_token_bytes)
         self._cache = TokenCache(clock, entries=settings.token_cache_entries, ttl_s=settings.token_cache_ttl_s)
         self._api_keys = ApiKeyVerifier(keys, settings, clock) if keys is not None else None
@@ -88,7 +93,12 @@ class IdentityService:
     # ------------------------------------------------------------------------------------------- lifetime
 
     async def start(self) -> None:
-        """Fetch every key set once, in parallel and for a bounded time; a provider that is down delays nothing else."""
+        """Fetch every key set once, in parallel and for a bounded time; a provider that is down delays nothing else.
+
+        Raises `ConfigError` when key sets could never be fetched (roots or proxy that cannot be used).
+        """
+        if isinstance(self._fetcher, HttpKeyFetcher) and self._fetches:
+            self._fetcher.check()
         await asyncio.gather(*(manager.refresh("start") for manager in self._key_sets.values()))
         self._tasks = [
             asyncio.create_task(manager.run(), name=f"jwks refresh {name}") for name, manager in self._key_sets.items()

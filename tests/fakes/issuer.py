@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,19 +128,20 @@ def raw_token(header: bytes, payload: bytes, algorithm: str, key: Any) -> str:
 class JwksServer:
     """Discovery and key set on loopback HTTP. `async with JwksServer(issuer) as server`."""
 
-    def __init__(self, issuer: TestIssuer) -> None:
+    def __init__(self, issuer: TestIssuer, *, tls: ssl.SSLContext | None = None) -> None:
         self.issuer = issuer
+        self.tls = tls
+        self.jwks_uri: str | None = None
         self.fault: str | None = None
         self.fetches = 0
         self.paths: list[str] = []
         self.cache_control: str | None = None
-        self.hosts_hit: list[str] = []
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> JwksServer:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self.tls)
         self.port = self._server.sockets[0].getsockname()[1]
-        self.base = f"http://127.0.0.1:{self.port}"
+        self.base = f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}"
         self.issuer.issuer = self.base
         return self
 
@@ -172,7 +174,7 @@ class JwksServer:
 
     async def _answer(self, path: str, writer: asyncio.StreamWriter) -> None:
         if path == "/.well-known/openid-configuration":
-            document = {"issuer": self.issuer.issuer, "jwks_uri": f"{self.base}/jwks"}
+            document = {"issuer": self.issuer.issuer, "jwks_uri": self.jwks_uri or f"{self.base}/jwks"}
             writer.write(_http(200, json.dumps(document).encode()))
             return
         fault = self.fault

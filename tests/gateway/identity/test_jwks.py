@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import ssl
 import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
+from prometheus_client import CollectorRegistry
 
-from gateway.errors import GatewayError, Unauthenticated, Unavailable
+from gateway.errors import ConfigError, GatewayError, Unauthenticated, Unavailable
 from gateway.flow.context import RequestContext
 from gateway.flow.values import Credential
+from gateway.identity.metrics import IdentityCollector
 from gateway.identity.service import IdentityService
 from tests.fakes.issuer import JwksServer, TestIssuer
 from tests.fakes.manual_clock import ManualClock
@@ -252,6 +264,25 @@ async def test_discovery_document_of_another_issuer_is_refused(server: JwksServe
     assert "another issuer" in (bench.keys.status().last_error or "")
 
 
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "http://[::1",
+        "file:///etc/passwd",
+        "http://127.0.0.1@evil.test/k",
+        "http://evil.test\\@127.0.0.1/k",
+        "//x",
+        " ",
+        5,
+    ],
+)
+async def test_strange_jwks_uri_is_refused(server: JwksServer, context: RequestContext, uri: Any) -> None:
+    server.jwks_uri = uri
+    bench = Bench(server, context)
+    assert await bench.keys.refresh("start") is False
+    assert server.fetches == 0
+
+
 async def test_keys_on_a_foreign_host_are_not_fetched(server: JwksServer, context: RequestContext) -> None:
     bench = Bench(server, context)
     server.base = f"http://localhost:{server.port}"
@@ -285,3 +316,83 @@ async def test_single_key_provider_may_leave_out_the_kid(context: RequestContext
     )
     token = issuer.token(header={"kid": ...})
     assert (await service.authenticate(Credential("authorization", token), context)).subject == "u-1042"
+
+
+@pytest.fixture
+async def tls_server(issuer: TestIssuer, tmp_path: Path) -> AsyncIterator[JwksServer]:
+    async with JwksServer(issuer, tls=private_tls(tmp_path)) as running:
+        yield running
+
+
+def private_tls(folder: Path) -> ssl.SSLContext:
+    """A self-signed certificate for 127.0.0.1, as a private CA would give."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "idp.test")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    (folder / "ca.pem").write_bytes(certificate.public_bytes(Encoding.PEM))
+    (folder / "key.pem").write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.pem", folder / "key.pem")
+    return context
+
+
+async def test_provider_behind_a_private_ca_is_trusted_by_its_file(
+    tls_server: JwksServer, context: RequestContext, tmp_path: Path
+) -> None:
+    trusted = Bench(tls_server, context, jwks_ca_file=tmp_path / "ca.pem")
+    await trusted.service.start()
+    assert await trusted.ask(trusted.issuer.token()) == "u-1042"
+    await trusted.service.close()
+
+
+async def test_certificate_of_nobody_is_refused(tls_server: JwksServer, context: RequestContext) -> None:
+    stranger = Bench(tls_server, context)
+    assert await stranger.keys.refresh("start") is False
+    assert "transport" in (stranger.keys.status().last_error or "")
+
+
+@pytest.mark.parametrize("settings", [{"jwks_ca_file": Path("/nowhere/ca.pem")}, {"jwks_proxy": "gopher://x"}])
+async def test_roots_or_proxy_that_cannot_be_used_end_the_start(
+    server: JwksServer, context: RequestContext, settings: dict[str, Any]
+) -> None:
+    with pytest.raises(ConfigError, match="key sets cannot be fetched"):
+        await Bench(server, context, **settings).service.start()
+
+
+async def test_metrics_name_provider_reason_and_code(bench: Bench) -> None:
+    await bench.refused(bench.issuer.token(aud="x"))
+    registry = CollectorRegistry()
+    registry.register(IdentityCollector(bench.service.status))
+    read = registry.get_sample_value
+    assert read("esclusa_identity_key_fetches_total", {"provider": "corp", "reason": "start"}) == 1
+    assert read("esclusa_identity_refusals_total", {"code": "wrong_audience"}) == 1
+    assert read("esclusa_identity_keys", {"provider": "corp"}) == 4
+
+
+async def test_key_set_can_come_from_a_file(issuer: TestIssuer, context: RequestContext, tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_text(json.dumps(issuer.jwks()))
+    settings = issuer.settings(provider={"jwks_file": path, "discovery": False})
+    service = IdentityService(settings, clock=ManualClock())
+    await service.start()
+    assert (await service.authenticate(Credential("authorization", issuer.token()), context)).subject == "u-1042"
+    await service.close()
+
+
+async def test_missing_key_file_is_503(issuer: TestIssuer, context: RequestContext, tmp_path: Path) -> None:
+    settings = issuer.settings(provider={"jwks_file": tmp_path / "absent.json", "discovery": False})
+    service = IdentityService(settings, clock=ManualClock())
+    with pytest.raises(Unavailable):
+        await service.authenticate(Credential("authorization", issuer.token()), context)
