@@ -8,7 +8,7 @@ from fastapi import APIRouter
 
 from gateway.access.holder import holder_of
 from gateway.access.service import AccessService
-from gateway.admin import audit, authz, keys, models, policies, revocations
+from gateway.admin import audit, authz, keys, limits, models, policies, revocations
 from gateway.admin.guard import PermissionGuard
 from gateway.audit.reader import AuditReader
 from gateway.flow.context import Clock, IdSource, RequestContext
@@ -20,6 +20,7 @@ from gateway.identity.revocations import RevocationList
 from gateway.identity.revoking import RevocationService
 from gateway.identity.service import IdentityService
 from gateway.identity.store import IdentityStore
+from gateway.limits.service import LimitService
 from gateway.settings import IdentitySettings
 
 
@@ -33,6 +34,7 @@ class AdminParts:
     identity_settings: IdentitySettings
     revocations: RevocationList
     audit: AuditReader
+    limits: LimitService
     guard: PermissionGuard
     clock: Clock
     ids: IdSource
@@ -58,6 +60,7 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
         policies.routes(parts.access, parts.guard, ids=parts.ids, past=parts.audit),
         authz.routes(parts.access, parts.guard),
         models.routes(parts.access, parts.guard),
+        limits.routes(parts.limits, parts.access, parts.guard),
         keys.routes(accounts, parts.guard),
         revocations.routes(revoking, parts.guard),
         audit.routes(parts.audit, parts.guard),

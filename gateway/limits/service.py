@@ -7,6 +7,7 @@ by the counters (`scripts/`, `look.py`) and worded by `verdict.py`; it knows nei
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -20,6 +21,7 @@ from gateway.limits.store import LimitStore, StoreUnavailable
 from gateway.limits.verdict import granted, passed_threshold, refused, store_down
 from gateway.settings import LimitSettings
 
+_log = logging.getLogger("esclusa.limits")
 REMEMBER_S = 2.0
 """How long a full window is believed without asking; a reset or a raised limit is seen after that."""
 RETRY_S = 0.2
@@ -243,6 +245,7 @@ class LimitService:
 
     def _opened(self) -> None:
         self._tripped.set()
+        _log.error("the store of the limits does not answer: each replica hands out its share of every limit")
         if self._on_degraded is not None:
             self._on_degraded(True)
 
@@ -262,6 +265,7 @@ class LimitService:
                     self._breaker.close()
             self._alarmed = False
             self._unsettled.set()
+            _log.warning("the store of the limits answers again; %d settlements are pending", len(self._pending))
             if self._on_degraded is not None:
                 self._on_degraded(False)
 
@@ -339,14 +343,16 @@ class LimitService:
             if len(self._warned) >= 10_000:
                 self._warned.clear()
             self._warned.add((bound[index].key, mark))
+            _log.warning("limit %s of %s reached %d %%", bound[index].rule.id, bound[index].rule.scope_key, mark * 100)
             if self._on_warning is not None:
                 self._on_warning(bound[index].rule, mark)
 
     def _alarm(self, limits: Sequence[LimitRule]) -> None:
-        if self._alarmed or self._on_alarm is None:
+        """Once per outage: a lenient policy must not make an outage silent."""
+        lenient = None if self._alarmed else next((rule for rule in limits if rule.on_store_error == "allow"), None)
+        if lenient is None:
             return
-        for rule in limits:
-            if rule.on_store_error == "allow":
-                self._alarmed = True
-                self._on_alarm(rule)
-                return
+        self._alarmed = True
+        _log.critical("requests pass on local shares of limits whose store is down (limit %s)", lenient.id)
+        if self._on_alarm is not None:
+            self._on_alarm(lenient)
