@@ -34,18 +34,20 @@ AVX512 = (
     "-mprefer-vector-width=512",
 )
 ISA_FLAGS: dict[str, tuple[str, ...]] = {
+    "avx512_fp16": (*AVX512, "-mavx512vnni", "-mavx512bf16", "-mavx512fp16"),
     "avx512_bf16": (*AVX512, "-mavx512vnni", "-mavx512bf16"),
     "avx512": AVX512,
     "avx2": ("-mavx2", "-mfma", "-mf16c"),
     "scalar": (),
 }
 """Fastest first. Each library runs only where the CPU has all of its instructions."""
+AVX2_NEEDS = frozenset({"avx2", "fma", "f16c"})
+AVX512_NEEDS = AVX2_NEEDS | {"avx512f", "avx512bw", "avx512dq", "avx512vl"}
 ISA_NEEDS: dict[str, frozenset[str]] = {
-    "avx512_bf16": frozenset(
-        {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni", "avx512_bf16", "avx2", "fma", "f16c"}
-    ),
-    "avx512": frozenset({"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma", "f16c"}),
-    "avx2": frozenset({"avx2", "fma", "f16c"}),
+    "avx512_fp16": AVX512_NEEDS | {"avx512_vnni", "avx512_bf16", "avx512_fp16"},
+    "avx512_bf16": AVX512_NEEDS | {"avx512_vnni", "avx512_bf16"},
+    "avx512": AVX512_NEEDS,
+    "avx2": AVX2_NEEDS,
     "scalar": frozenset(),
 }
 ISA_VARIABLE = "ESCLUSA_CPU_ISA"
@@ -60,7 +62,7 @@ class BuildError(RuntimeError):
 def availability() -> tuple[bool, str, str]:
     """(usable, why not, how). Builds on the first call, which takes seconds; later calls are free."""
     try:
-        return True, "", f"C++ kernels, {load(chosen_isa())[1]}"
+        return True, "", f"C++ kernels, {best_library()[1]}"
     except BuildError as error:
         return False, str(error), ""
 
@@ -77,18 +79,30 @@ def cpu_flags() -> frozenset[str]:
     return frozenset(line.partition(":")[2].split())
 
 
-def chosen_isa() -> str:
-    """The best instruction set here, or the one that `ESCLUSA_CPU_ISA` names. Raises `BuildError`."""
+def candidate_isas() -> list[str]:
+    """What this CPU runs, fastest first; only what `ESCLUSA_CPU_ISA` names where it is set. Raises `BuildError`."""
     flags = cpu_flags()
     asked = os.environ.get(ISA_VARIABLE)
-    if asked:
-        if asked not in ISA_NEEDS:
-            raise BuildError(f"{ISA_VARIABLE}={asked!r} is unknown; choose one of {', '.join(ISA_NEEDS)}")
-        missing = ISA_NEEDS[asked] - flags
-        if missing:
-            raise BuildError(f"{ISA_VARIABLE}={asked} needs {', '.join(sorted(missing))}, which this CPU lacks")
-        return asked
-    return next(isa for isa, needs in ISA_NEEDS.items() if needs <= flags)
+    if not asked:
+        return [isa for isa, needs in ISA_NEEDS.items() if needs <= flags]
+    if asked not in ISA_NEEDS:
+        raise BuildError(f"{ISA_VARIABLE}={asked!r} is unknown; choose one of {', '.join(ISA_NEEDS)}")
+    missing = ISA_NEEDS[asked] - flags
+    if missing:
+        raise BuildError(f"{ISA_VARIABLE}={asked} needs {', '.join(sorted(missing))}, which this CPU lacks")
+    return [asked]
+
+
+def best_library() -> tuple[ctypes.CDLL, str]:
+    """The library of the best instruction set that the compiler knows too. Raises the first `BuildError` if none is."""
+    failure: BuildError | None = None
+    for isa in candidate_isas():
+        try:
+            return load(isa), isa
+        except BuildError as error:
+            # An older compiler may not know the newest instructions; the next set down still helps.
+            failure = failure or error
+    raise failure or BuildError("no instruction set fits this CPU")
 
 
 def compiler() -> str:
@@ -118,13 +132,13 @@ def library_path(isa: str) -> Path:
 
 
 @lru_cache
-def load(isa: str) -> tuple[ctypes.CDLL, str]:
+def load(isa: str) -> ctypes.CDLL:
     """The library for one instruction set, built if it is not in the cache yet. Raises `BuildError`."""
     path = library_path(isa)
     if not path.exists():
         build(isa)
     try:
-        return ctypes.CDLL(str(path)), isa
+        return ctypes.CDLL(str(path))
     except OSError as error:
         raise BuildError(f"the built kernels do not load: {error}") from error
 

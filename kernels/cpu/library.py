@@ -94,6 +94,9 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "esc_attend": (c_int, (P, POINTER(CacheStruct), P, P, F, N, F, B)),
     "esc_linear": (None, (POINTER(LinearStruct), P, N, P, B, B)),
     "esc_pack_float": (None, (P, B, N, N, N, P, B)),
+    "esc_pack_half": (None, (P, B, N, N, N, P, P)),
+    "esc_has_half": (c_int, ()),
+    "esc_advise_large_pages": (None, (P, N)),
     "esc_pack_int8": (None, (P, B, N, N, N, P, P)),
     "esc_pack_groups": (None, (P, P, P, N, N, N, N, B, P, P, P)),
     "esc_run_stack": (c_int, (POINTER(StackStruct), P, P, P, P, P, N, B)),
@@ -109,7 +112,7 @@ __all__ = ["SIGNATURES", "CacheStruct", "LayerStruct", "LinearStruct", "StackStr
 @lru_cache
 def lib() -> ctypes.CDLL:
     """The kernels for this CPU. Uses as many threads as torch does at the time of the call to `sync_threads`."""
-    library, _ = build.load(build.chosen_isa())
+    library, _ = build.best_library()
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(library, name)
         function.restype = result

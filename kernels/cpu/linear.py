@@ -1,6 +1,7 @@
 """Linear layers over packed panels (layout: `csrc/linear.h`). A row's bits do not depend on the rows beside it.
 
-bfloat16 and float32 weights run in float32 arithmetic or AVX512-BF16 dots, whichever this CPU does faster; int8 and
+float32 weights run in float32 arithmetic, bfloat16 weights in float16 chunks (AVX512-FP16), AVX512-BF16 dots or float32
+arithmetic, whichever this CPU does fastest; int8 and
 the grouped 4- and 8-bit codes run as integer dots on activations rounded to 8 bits per group of inputs.
 """
 
@@ -16,9 +17,11 @@ from torch import Tensor
 from kernels.contracts import KernelError, PackedLinear, QuantizedWeight, Weight, as_weights, check_quantization
 from kernels.cpu.grouped_weights import READERS, GroupedWeight, quantise_int4, regroup
 from kernels.cpu.library import LinearStruct, is_bf16, lib, native
+from kernels.cpu.weight_memory import WeightMemory
 from kernels.reference.dequantize import dequantize
 
-KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "group4": 3, "group8": 4}
+KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "group4": 3, "group8": 4, "half": 5}
+MEMORY = WeightMemory()
 PANEL = 32
 INT8_GROUP = 64
 """Inputs that share one activation scale under int8: outliers then cost precision in their own group only."""
@@ -58,6 +61,8 @@ def pack_linear(
         tensors = _pack_groups(weights, struct)
     elif quantization == "int8":
         tensors = _pack_int8(weights, struct)
+    elif dtype is torch.bfloat16 and lib().esc_has_half():
+        tensors = _pack_half(weights, struct)
     else:
         tensors = _pack_float(weights, struct, bf16=dtype is torch.bfloat16)
     if bias is not None:
@@ -104,7 +109,7 @@ def _slabs(weights: list[Weight]) -> Iterator[tuple[int, Weight]]:
 
 def _pack_float(weights: list[Weight], struct: LinearStruct, *, bf16: bool) -> tuple[Tensor, ...]:
     width = -(-struct.k // 2) * 2 if bf16 else struct.k
-    packed = torch.zeros(_panels(struct.n) * PANEL * width, dtype=torch.bfloat16 if bf16 else torch.float32)
+    packed = MEMORY.zeros(_panels(struct.n) * PANEL * width, torch.bfloat16 if bf16 else torch.float32)
     for row, slab in _slabs(weights):
         source = native(slab if isinstance(slab, Tensor) else dequantize(slab))
         lib().esc_pack_float(
@@ -114,9 +119,21 @@ def _pack_float(weights: list[Weight], struct: LinearStruct, *, bf16: bool) -> t
     return (packed,)
 
 
+def _pack_half(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...]:
+    rows = _panels(struct.n) * PANEL
+    packed, scale = MEMORY.zeros(rows * struct.k, torch.float16), torch.zeros(rows)
+    for row, slab in _slabs(weights):
+        source = native(slab if isinstance(slab, Tensor) else dequantize(slab).bfloat16())
+        lib().esc_pack_half(
+            source.data_ptr(), is_bf16(source), source.shape[0], struct.k, row, packed.data_ptr(), scale.data_ptr()
+        )
+    struct.kind, struct.weight, struct.scale = KINDS["half"], packed.data_ptr(), scale.data_ptr()
+    return packed, scale
+
+
 def _pack_int8(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...]:
     rows = _panels(struct.n) * PANEL
-    packed = torch.zeros(rows * (-(-struct.k // 8) * 8), dtype=torch.uint8)
+    packed = MEMORY.zeros(rows * (-(-struct.k // 8) * 8), torch.uint8)
     scale = torch.zeros(rows)
     for row, slab in _slabs(weights):
         source = native(slab if isinstance(slab, Tensor) else dequantize(slab))
@@ -130,8 +147,8 @@ def _pack_int8(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...
 def _pack_groups(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...]:
     group, bits = _common_form(weights)
     rows, groups = _panels(struct.n) * PANEL, struct.k // group
-    packed = torch.zeros(rows * struct.k * bits // 8, dtype=torch.uint8)
-    scale, minimum = torch.zeros(rows * groups, dtype=torch.float16), torch.zeros(rows * groups, dtype=torch.float16)
+    packed = MEMORY.zeros(rows * struct.k * bits // 8, torch.uint8)
+    scale, minimum = MEMORY.zeros(rows * groups, torch.float16), MEMORY.zeros(rows * groups, torch.float16)
     for row, slab in _slabs(weights):
         parts: GroupedWeight = quantise_int4(slab) if isinstance(slab, Tensor) else _regroup_or_round(slab)
         parts = parts.split_groups(group)

@@ -55,7 +55,19 @@ def test_logits_can_leave_in_float32(cpu: Ops) -> None:
     weight, x = torch.randn(40, 64).bfloat16(), torch.randn(2, 64).bfloat16()
     got = cpu.linear(x, cpu.pack_linear(weight), out_dtype=torch.float32)
     assert got.dtype is torch.float32
-    torch.testing.assert_close(got, x.float() @ weight.float().T, atol=1e-4, rtol=1e-4)
+    assert relative_error(got, x.float() @ weight.float().T) < 1e-3
+
+
+@pytest.mark.parametrize("outlier", [1.0, 1000.0])
+@pytest.mark.parametrize("magnitude", [1e-6, 1.0, 1e4])
+def test_bfloat16_weights_lose_less_than_a_bfloat16_rounding(cpu: Ops, outlier: float, magnitude: float) -> None:
+    """Whatever arithmetic this CPU runs them in, also with outliers and at extreme scales."""
+    weight, x = (torch.randn(96, 700) / 26 * magnitude).bfloat16(), torch.randn(20, 700)
+    x[:, 300] *= outlier
+    exact = x.double() @ weight.double().T
+    got = cpu.linear(x, cpu.pack_linear(weight, dtype=torch.bfloat16), out_dtype=torch.float32)
+    rounded = x.bfloat16().double() @ weight.double().T
+    assert float((got - exact).norm()) <= float((rounded - exact).norm())
 
 
 def test_stacked_weights_equal_their_concatenation(cpu: Ops) -> None:

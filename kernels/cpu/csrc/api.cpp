@@ -1,5 +1,9 @@
 // The C face of the kernels, called through ctypes (which releases the GIL). Pointers are trusted: shapes, dtypes and
 // ranges are checked by the Python side or, where that would cost a pass, here (return value 0 means success).
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -195,6 +199,26 @@ API void esc_linear(const Linear* l, const void* x, int64_t rows, void* y, int x
 API void esc_pack_float(const void* source, int source_bf16, int64_t n, int64_t k, int64_t row0, void* weight,
                         int to_bf16) {
   pack_float(source, source_bf16 != 0, n, k, row0, weight, to_bf16 != 0);
+}
+API void esc_pack_half(const void* source, int source_bf16, int64_t n, int64_t k, int64_t row0, void* weight,
+                       float* scale) {
+  pack_half(source, source_bf16 != 0, n, k, row0, weight, scale);
+}
+API int esc_has_half() {
+#if defined(__AVX512FP16__)
+  return 1;
+#else
+  return 0;
+#endif
+}
+// Large pages for memory that was not touched yet: fewer address look-ups while weights stream by.
+API void esc_advise_large_pages(void* memory, int64_t bytes) {
+#if defined(__linux__)
+  const uintptr_t page = 4096, begin = ((uintptr_t)memory + page - 1) / page * page, end = (uintptr_t)memory + bytes;
+  if (end > begin + page) madvise((void*)begin, (end - begin) / page * page, MADV_HUGEPAGE);
+#else
+  (void)memory, (void)bytes;
+#endif
 }
 API void esc_pack_int8(const void* source, int source_bf16, int64_t n, int64_t k, int64_t row0, void* weight,
                        float* scale) {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "pool.h"
+#include "rows.h"
 #include "simd.h"
 
 namespace esclusa {
@@ -19,15 +20,17 @@ bool use_bf16_dot() {
 #endif
 }
 
-int64_t groups_of(const Linear& l) { return (l.k + l.group - 1) / l.group; }
-bool quantised(const Linear& l) { return l.kind >= INT8; }
-int64_t padded_k(const Linear& l) { return quantised(l) ? (l.k + 7) / 8 * 8 : (l.k + 1) / 2 * 2; }
+bool quantised(const Linear& l) { return l.kind == INT8 || l.kind == GROUP4 || l.kind == GROUP8; }
+bool scaled(const Linear& l) { return l.kind >= INT8; }  // activations carry scales
+int64_t groups_of(const Linear& l) { return l.kind == HALF ? 1 : (l.k + l.group - 1) / l.group; }
+int64_t padded_k(const Linear& l) { return quantised(l) ? (l.k + 7) / 8 * 8 : l.kind == HALF ? l.k : (l.k + 1) / 2 * 2; }
 int64_t element_bytes(const Linear& l) { return quantised(l) ? 1 : (l.kind == BF16 && use_bf16_dot() ? 2 : 4); }
 
 int64_t panel_bytes(const Linear& l) {
   const int64_t k = padded_k(l);
   switch (l.kind) {
     case F32: return l.k * PANEL * 4;
+    case HALF:
     case BF16: return k * PANEL * 2;
     case GROUP4: return k * PANEL / 2;
     default: return k * PANEL;
@@ -39,6 +42,16 @@ struct Tile;  // sums of R rows by V vectors of 16 outputs (V = 2 per panel), in
 
 INLINE const char* panel_at(const char* weight, int64_t stride, int v) { return weight + (v / 2) * stride + (v % 2) * 64; }
 
+// The panels after these, `ahead` bytes on, travel to the L2 cache while these are used.
+template <int V>
+INLINE void fetch(const char* row, int64_t stride, int64_t ahead) {
+#if defined(__x86_64__)
+  if (ahead)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) __builtin_prefetch(panel_at(row, stride, v) + ahead, 0, 2);
+#endif
+}
+
 template <int R, int V>
 INLINE void spill(float* out, vf (&sum)[R][V]) {
   for (int r = 0; r < R; r++)
@@ -48,11 +61,12 @@ INLINE void spill(float* out, vf (&sum)[R][V]) {
 template <int R, int V>
 struct Tile<F32, R, V> {
   static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
-                  float* out) {
+                  int64_t ahead, float* out) {
     const float* a = (const float*)codes;
     vf sum[R][V] = {};
     for (int64_t k = 0; k < l.k; k++, a += R) {
       const char* row = w + k * PANEL * 4;
+      fetch<V>(row, stride, ahead);
       vf b[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; v++) b[v] = load((const float*)panel_at(row, stride, v));
@@ -68,7 +82,7 @@ struct Tile<F32, R, V> {
 template <int R, int V>
 struct Tile<BF16, R, V> {
   static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
-                  float* out) {
+                  int64_t ahead, float* out) {
     const int64_t pairs = (l.k + 1) / 2;
     vf sum[R][V] = {};
 #if defined(__AVX512BF16__)
@@ -76,6 +90,7 @@ struct Tile<BF16, R, V> {
       const int32_t* a = (const int32_t*)codes;
       for (int64_t k = 0; k < pairs; k++, a += R) {
         vu b[V];
+        fetch<V>(w + k * PANEL * 4, stride, ahead);
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) b[v] = load_bits(panel_at(w + k * PANEL * 4, stride, v));
 #pragma GCC unroll 12
@@ -91,6 +106,7 @@ struct Tile<BF16, R, V> {
     const float* a = (const float*)codes;
     for (int64_t k = 0; k < pairs; k++, a += 2 * R) {
       vu b[V];
+      fetch<V>(w + k * PANEL * 4, stride, ahead);
 #pragma GCC unroll 8
       for (int v = 0; v < V; v++) b[v] = load_bits(panel_at(w + k * PANEL * 4, stride, v));
       vf wide[V];
@@ -127,7 +143,7 @@ INLINE vi dot4(vi sum, vu w, int32_t x) {
 template <int R, int V>
 struct Tile<INT8, R, V> {
   static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
-                  int64_t stride, int64_t column, float* out) {
+                  int64_t stride, int64_t column, int64_t ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
     const int64_t quads = padded_k(l) / 4, groups = groups_of(l);
     vf sum[R][V] = {};
@@ -141,6 +157,7 @@ struct Tile<INT8, R, V> {
       const int64_t end = g + 1 == groups ? quads : k + l.group / 4;
       for (; k < end; k++, a += R) {
         vu b[V];
+        fetch<V>(w + k * PANEL * 4, stride, ahead);
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) b[v] = load_bits(panel_at(w + k * PANEL * 4, stride, v));
 #pragma GCC unroll 12
@@ -161,13 +178,14 @@ struct Tile<INT8, R, V> {
 template <int R, int V>
 struct Tile<GROUP4, R, V> {
   static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
-                  int64_t stride, int64_t column, float* out) {
+                  int64_t stride, int64_t column, int64_t ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
     const int64_t groups = groups_of(l), eights = l.group / 8;
     vf sum[R][V] = {};
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
       vi dots[R][V] = {};
       for (int64_t k = 0; k < eights; k++, a += 2 * R, w += PANEL * 4) {
+        fetch<V>(w, stride, ahead);
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) {
           const vu packed = load_bits(panel_at(w, stride, v));
@@ -197,13 +215,14 @@ struct Tile<GROUP4, R, V> {
 template <int R, int V>
 struct Tile<GROUP8, R, V> {
   static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
-                  int64_t stride, int64_t column, float* out) {
+                  int64_t stride, int64_t column, int64_t ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
     const int64_t groups = groups_of(l), quads = l.group / 4;
     vf sum[R][V] = {};
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
       vi dots[R][V] = {};
       for (int64_t k = 0; k < quads; k++, a += R, w += PANEL * 4) {
+        fetch<V>(w, stride, ahead);
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) {
           const vu b = load_bits(panel_at(w, stride, v));
@@ -217,17 +236,72 @@ struct Tile<GROUP8, R, V> {
   }
 };
 
+#if defined(__AVX512FP16__)
+template <int R, int V>
+struct Tile<HALF, R, V> {
+  static void run(const Linear& l, const void* codes, const float* scale, const float*, const char* w, int64_t stride,
+                  int64_t column, int64_t ahead, float* out) {
+    constexpr int PANELS = V / 2;
+    const int32_t* a = (const int32_t*)codes;  // each activation twice, so that a 32-bit broadcast fills all lanes
+    for (int i = 0; i < R * V; i++) store(out + i * LANES, vf{});
+    for (int64_t begin = 0; begin < l.k; begin += HALF_CHUNK) {
+      const int64_t end = std::min<int64_t>(l.k, begin + HALF_CHUNK);
+      __m512h sum[R][PANELS];
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++) sum[r][p] = _mm512_setzero_ph();
+      for (int64_t k = begin; k < end; k++, a += R) {
+        __m512h b[PANELS];
+        if (ahead)
+#pragma GCC unroll 4
+          for (int p = 0; p < PANELS; p++) __builtin_prefetch(w + p * stride + k * 64 + ahead, 0, 2);
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++) b[p] = _mm512_loadu_ph(w + p * stride + k * 64);
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++) {
+          const __m512h x = (__m512h)_mm512_set1_epi32(a[r]);
+#pragma GCC unroll 4
+          for (int p = 0; p < PANELS; p++) sum[r][p] = _mm512_fmadd_ph(x, b[p], sum[r][p]);
+        }
+      }
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++) {
+          float* at = out + r * V * LANES + p * PANEL;
+          const __m512i bits = (__m512i)sum[r][p];
+          store(at, load(at) + (vf)_mm512_cvtxph_ps((__m256h)_mm512_castsi512_si256(bits)));
+          store(at + 16, load(at + 16) + (vf)_mm512_cvtxph_ps((__m256h)_mm512_extracti64x4_epi64(bits, 1)));
+        }
+    }
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++) {
+        float* at = out + (r * V + v) * LANES;
+        store(at, load(at) * (load(l.scale + column + v * LANES) * splat(scale[r])));
+      }
+  }
+};
+#else
+template <int R, int V>
+struct Tile<HALF, R, V> {
+  static void run(const Linear&, const void*, const float*, const float*, const char*, int64_t, int64_t, int64_t,
+                  float*) {}
+};
+#endif
+
 // Few rows leave accumulators free, so several panels go at once to hide latency.
-constexpr int panels_at_once(int rows) {
+constexpr int panels_at_once(int32_t kind, int rows) {
 #if defined(__AVX512F__)
+  if (kind == HALF) return rows <= 6 ? 4 : 2;
   return rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
 #else
-  return rows > 0 ? 1 : 1;
+  return kind >= 0 && rows > 0 ? 1 : 1;
 #endif
 }
 
 typedef void (*TileFunction)(const Linear&, const void*, const float*, const float*, const char*, int64_t, int64_t,
-                             float*);
+                             int64_t, float*);
 
 template <int KIND>
 TileFunction tile_for(int rows, int panels) {
@@ -237,6 +311,9 @@ TileFunction tile_for(int rows, int panels) {
 #if defined(__AVX512F__)
     CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1)
     CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
+#if defined(__AVX512FP16__)
+    CASE(4, 4) CASE(5, 4) CASE(6, 4) CASE(7, 2) CASE(8, 2) CASE(9, 2) CASE(10, 2) CASE(11, 2) CASE(12, 2)
+#endif
 #endif
 #undef CASE
   }
@@ -249,6 +326,7 @@ TileFunction find_tile(int32_t kind, int rows, int panels) {
     case BF16: return tile_for<BF16>(rows, panels);
     case INT8: return tile_for<INT8>(rows, panels);
     case GROUP4: return tile_for<GROUP4>(rows, panels);
+    case HALF: return tile_for<HALF>(rows, panels);
     default: return tile_for<GROUP8>(rows, panels);
   }
 }
@@ -312,14 +390,14 @@ void quantise_row(const Linear& l, const float* x, int8_t* codes, float* scale, 
 
 int64_t packed_rows_bytes(const Linear& l, int64_t rows) {
   int64_t bytes = rows * padded_k(l) * element_bytes(l) + 64;
-  if (quantised(l)) bytes += 2 * (rows * groups_of(l) * 4 + 64);
+  if (scaled(l)) bytes += 2 * (rows * groups_of(l) * 4 + 64);
   return (bytes + 63) / 64 * 64;
 }
 
 PackedRows place_packed_rows(const Linear& l, int64_t rows, void* memory) {
   PackedRows p{memory, nullptr, nullptr};
-  if (quantised(l)) {
-    char* after = (char*)memory + (rows * padded_k(l) + 63) / 64 * 64;
+  if (scaled(l)) {
+    char* after = (char*)memory + (rows * padded_k(l) * element_bytes(l) + 63) / 64 * 64;
     p.scale = (float*)after;
     p.offset = (float*)(after + (rows * groups_of(l) * 4 + 63) / 64 * 64);
   }
@@ -330,6 +408,26 @@ void pack_block(const Linear& l, const RowBlocks& blocks, int64_t block, const f
                 const PackedRows& into) {
   const int height = blocks.height(block);
   const int64_t first = blocks.start(block), k_padded = padded_k(l);
+#if defined(__AVX512FP16__)
+  if (l.kind == HALF) {
+    uint32_t* a = (uint32_t*)into.codes + first * l.k;
+    for (int r = 0; r < height; r++) {
+      const float* row = x + r * stride;
+      vf largest = {};
+      for_lanes(l.k, [&](int64_t i, int n) { largest = vmax(vabs(load_n(row + i, n)), largest); });
+      int exponent;
+      std::frexp(reduce_max(largest), &exponent);  // below 2^exponent
+      const vf factor = splat(std::ldexp(1.0f, std::min(120, 4 - exponent)));
+      into.scale[first + r] = std::ldexp(1.0f, std::max(-120, exponent - 4));
+      for_lanes(l.k, [&](int64_t i, int n) {
+        alignas(32) uint16_t half[LANES];
+        _mm256_store_si256((__m256i*)half, (__m256i)_mm512_cvtxps_ph((__m512)(load_n(row + i, n) * factor)));
+        for (int j = 0; j < n; j++) a[(i + j) * height + r] = half[j] * 0x10001u;
+      });
+    }
+    return;
+  }
+#endif
   if (!quantised(l)) {
     if (l.kind == BF16 && use_bf16_dot()) {
       uint16_t* a = (uint16_t*)into.codes + first * k_padded;
@@ -359,11 +457,11 @@ void pack_block(const Linear& l, const RowBlocks& blocks, int64_t block, const f
 void multiply(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16) {
   if (blocks.rows == 0) return;
   const int64_t panels = (l.n + PANEL - 1) / PANEL, stride = panel_bytes(l);
-  const int64_t k_padded = padded_k(l), bytes = element_bytes(l), groups = quantised(l) ? groups_of(l) : 0;
+  const int64_t k_padded = padded_k(l), bytes = element_bytes(l), groups = scaled(l) ? groups_of(l) : 0;
   // As many row blocks at a time as half of a small L2 holds, so that activations stay there while panels stream by.
   const int64_t tall = std::max<int64_t>(1, (384 << 10) / (k_padded * bytes * MAX_TILE_ROWS));
   const int64_t bands = (blocks.count + tall - 1) / tall;
-  const int64_t step = panels_at_once((int)blocks.base);
+  const int64_t step = panels_at_once(l.kind, (int)blocks.base);
   int64_t share = (panels + 8 * threads() - 1) / (8 * threads());
   share = std::max<int64_t>(1, std::min<int64_t>(share, 32));
   share = (share + step - 1) / step * step;
@@ -377,11 +475,12 @@ void multiply(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, 
         const int height = blocks.height(block);
         const int64_t start = blocks.start(block);
         for (int64_t at = panel; at < std::min(end, panel + step);) {
-          int at_once = panels_at_once(height);
+          int at_once = panels_at_once(l.kind, height);
           if (at + at_once > std::min(end, panel + step)) at_once = 1;
           find_tile(l.kind, height, at_once)(l, (const char*)rows.codes + start * k_padded * bytes,
                                              rows.scale + start * groups, rows.offset + start * groups,
-                                             (const char*)l.weight + at * stride, stride, at * PANEL, tile);
+                                             (const char*)l.weight + at * stride, stride, at * PANEL,
+                                             block == first_block ? at_once * stride : 0, tile);
           const int width = at_once * PANEL;
           if (y_bf16)
             write_tile(tile, height, width, l, at * PANEL, (uint16_t*)y + start * ldy, ldy);

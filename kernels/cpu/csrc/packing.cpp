@@ -55,6 +55,21 @@ void pack_float(const void* source, bool source_bf16, int64_t n, int64_t k, int6
   });
 }
 
+void pack_half(const void* source, bool source_bf16, int64_t n, int64_t k, int64_t row0, void* weight, float* scale) {
+  each_row(n, [&](int64_t row) {
+    thread_local std::vector<float> scratch;
+    const float* x = float_row(source, source_bf16, row, k, scratch);
+    float peak = 0;
+    for (int64_t i = 0; i < k; i++) peak = std::max(peak, std::fabs(x[i]));
+    int exponent = 0;
+    std::frexp(peak, &exponent);
+    const float factor = std::ldexp(1.0f, std::min(120, 6 - exponent));
+    scale[row0 + row] = std::ldexp(1.0f, std::max(-120, exponent - 6));
+    uint16_t* out = (uint16_t*)weight + (row0 + row) / PANEL * k * PANEL + (row0 + row) % PANEL;
+    for (int64_t i = 0; i < k; i++) out[i * PANEL] = to_half(x[i] * factor);
+  });
+}
+
 void pack_int8(const void* source, bool source_bf16, int64_t n, int64_t k, int64_t row0, void* weight, float* scale) {
   const int64_t k_padded = (k + 7) / 8 * 8;
   each_row(n, [&](int64_t row) {

@@ -86,19 +86,19 @@ INLINE vf load_half(const uint16_t* p) {
 }
 
 // Reductions: always the same tree, so the same lanes give the same bits ------------------------------------------
+template <class F>
+INLINE float reduce(vf x, const F& join) {
+  x = join(x, __builtin_shuffle(x, (vi){8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7}));
+  x = join(x, __builtin_shuffle(x, (vi){4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11}));
+  x = join(x, __builtin_shuffle(x, (vi){2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13}));
+  x = join(x, __builtin_shuffle(x, (vi){1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14}));
+  return x[0];
+}
 INLINE float reduce_add(vf x) {
-  float a[16];
-  store(a, x);
-  for (int width = 8; width; width /= 2)
-    for (int i = 0; i < width; i++) a[i] += a[i + width];
-  return a[0];
+  return reduce(x, [](vf a, vf b) __attribute__((always_inline)) { return a + b; });
 }
 INLINE float reduce_max(vf x) {
-  float a[16];
-  store(a, x);
-  for (int width = 8; width; width /= 2)
-    for (int i = 0; i < width; i++) a[i] = a[i] > a[i + width] ? a[i] : a[i + width];
-  return a[0];
+  return reduce(x, [](vf a, vf b) __attribute__((always_inline)) { return vmax(a, b); });
 }
 
 INLINE vf round_even(vf x) {

@@ -1,0 +1,91 @@
+"""Building and choosing: a cold build, two at once, no compiler, an old compiler, a CPU that lacks what was asked."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernels import dispatch
+from kernels.cpu import build
+
+PROGRAM = """
+from kernels import dispatch
+ops = dispatch.load(device="cpu")
+print({c.op: (c.backend, c.detail, c.off.get("cpu", "")) for c in ops.report()}["linear"])
+"""
+
+
+def run(tmp_path: Path, **environment: str) -> subprocess.Popen[str]:
+    env = {**os.environ, build.CACHE_VARIABLE: str(tmp_path), **environment}
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory, cpu: object) -> tuple[Path, list[tuple[str, str]]]:
+    """An empty cache after two processes asked for the same library at once, and what both said."""
+    cache = tmp_path_factory.mktemp("kernels")
+    both = [run(cache, ESCLUSA_CPU_ISA="scalar") for _ in range(2)]
+    return cache, [process.communicate(timeout=280) for process in both]
+
+
+def test_two_processes_that_build_at_once_share_one_library(built: tuple[Path, list[tuple[str, str]]]) -> None:
+    cache, answers = built
+    assert [out.startswith("('cpu', 'C++ kernels, scalar'") for out, _ in answers] == [True, True], answers
+    assert sum("built in" in errors for _, errors in answers) == 1
+    assert len(list(cache.glob("*.so"))) == 1
+
+
+def test_a_built_library_needs_no_compiler(built: tuple[Path, list[tuple[str, str]]]) -> None:
+    out, errors = run(built[0], ESCLUSA_CPU_ISA="scalar", PATH="/nowhere", CXX="").communicate(timeout=120)
+    assert out.startswith("('cpu'"), errors
+    assert "building" not in errors
+
+
+def test_without_a_compiler_the_reference_runs_and_the_report_says_why(tmp_path: Path) -> None:
+    out, errors = run(tmp_path, PATH="/nowhere", CXX="").communicate(timeout=120)
+    assert out.startswith("('reference'"), errors
+    assert "no C++ compiler" in out
+
+
+def test_a_compiler_without_the_newest_instructions_builds_the_next_set(
+    built: tuple[Path, list[tuple[str, str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(built[0]))
+    monkeypatch.setattr(build, "candidate_isas", lambda: ["avx2", "scalar"])
+    monkeypatch.setitem(build.ISA_FLAGS, "avx2", ("-mno-such-instructions",))
+    build.load.cache_clear()
+    try:
+        assert build.best_library()[1] == "scalar"
+    finally:
+        build.load.cache_clear()
+
+
+def test_asking_for_missing_instructions_names_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(build.ISA_VARIABLE, "avx2")
+    monkeypatch.setattr(build, "cpu_flags", lambda: frozenset({"fma"}))
+    with pytest.raises(build.BuildError, match="needs avx2, f16c, which this CPU lacks"):
+        build.candidate_isas()
+
+
+def test_the_best_instructions_of_the_cpu_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(build.ISA_VARIABLE, raising=False)
+    monkeypatch.setattr(build, "cpu_flags", lambda: build.AVX512_NEEDS)
+    assert build.candidate_isas() == ["avx512", "avx2", "scalar"]
+
+
+def test_an_unwritable_cache_is_a_reason_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(build.CACHE_VARIABLE, "/proc/no-such-place")
+    with pytest.raises(build.BuildError, match="not writable"):
+        build.build("scalar")
+
+
+def test_every_op_is_reported_with_a_reason_for_each_other_back_end() -> None:
+    for choice in dispatch.load("reference", device="cpu").report():
+        assert set(choice.off) == set(dispatch.PROBES) - {choice.backend}
+        assert all(choice.off.values())
