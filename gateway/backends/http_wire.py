@@ -154,6 +154,9 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._active_at = 0.0
         self._used = False
+        self._free = False
+        """The answer is complete and the connection may carry another request."""
+        self._surplus = False
         self.lost = False
 
     def send(self, reply: Reply) -> None:
@@ -192,6 +195,14 @@ class Connection(asyncio.Protocol):
             if self._reply is not None:
                 self._reply.failed("the answer is not HTTP")
             self.abort()
+            return
+        if self._free:
+            # Only now: what follows an answer in the same bytes must not become the answer to the next request.
+            self._free = False
+            if self._surplus or self.lost:
+                self.abort()
+            else:
+                self._pool.release(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._reply is not None and exc is None and not self._delimited:
@@ -201,6 +212,7 @@ class Connection(asyncio.Protocol):
     # httptools
 
     def on_message_begin(self) -> None:
+        self._surplus = self._reply is None
         self._headers = {}
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -231,7 +243,7 @@ class Connection(asyncio.Protocol):
             reply.finished()
         self.resume()
         if keep:
-            self._pool.release(self)
+            self._free = True
         elif not self.lost:
             self.abort()
 
