@@ -107,7 +107,7 @@ class Spool:
         self._crowd = 0
         self._busy_since: float | None = None
         self._inflight: Sequence[_Entry] = ()
-        self.position = Position(0, 0)
+        self.position = self._told = Position(0, 0)
         self.failure: str | None = None
         """Why the spool accepts nothing now; None when it works."""
         self._thread = threading.Thread(target=self._run, name="audit-spool", daemon=True)
@@ -149,7 +149,9 @@ class Spool:
         self._closing, self._give_up_at = True, time.monotonic() + CLOSE_S
         self._urgent.set()
         self._any.set()
-        await self._loop.run_in_executor(None, self._thread.join)
+        await self._loop.run_in_executor(None, self._thread.join, 2 * CLOSE_S)
+        if self._thread.is_alive():
+            log.error("the audit disk hangs; %d records were not written", len(self._queue) + len(self._inflight))
 
     @property
     def segment_bytes(self) -> int:
@@ -171,7 +173,7 @@ class Spool:
     def check_stall(self, limit_s: float) -> None:
         """Called now and then from the loop: a disk that hangs must not hang requests."""
         since = self._busy_since
-        if since is None or time.monotonic() - since < limit_s or self.failure is not None:
+        if since is None or time.monotonic() - since < limit_s:
             return
         self.failure = "the audit disk does not answer"
         waiting = [*self._inflight, *self._queue]
@@ -360,13 +362,17 @@ class Spool:
     def _tell(self, futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None) -> None:
         """One wake-up of the loop for the whole group."""
         try:
-            self._loop.call_soon_threadsafe(self._settle_group, futures, error)
+            self._loop.call_soon_threadsafe(self._settle_group, futures, error, self.position != self._told)
+            self._told = self.position
         except RuntimeError:
             log.warning("the event loop ended before the audit spool did")
 
-    def _settle_group(self, futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None) -> None:
+    def _settle_group(
+        self, futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None, moved: bool
+    ) -> None:
         _settle(futures, error)
-        self._committed()
+        if moved:
+            self._committed()
 
 
 def _settle(futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None) -> None:

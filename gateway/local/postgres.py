@@ -77,10 +77,11 @@ class PrivatePostgres:
     def running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def start(self, *, timeout_s: float = 60.0) -> str:
+    def start(self, *, timeout_s: float = 60.0, port: int | None = None) -> str:
         """Initialise on first use, clear an orphan of a killed run, start, wait until ready.
 
-        Returns `postgresql+asyncpg://...`. Raises `LocalStoreError` with the end of the server's log.
+        Returns `postgresql+asyncpg://...` on a free port, or on `port` when one is named. Raises `LocalStoreError`
+        with the end of the server's log.
         """
         ensure_dir(self._root)
         self._password = read_or_create_secret(self._root / "password")
@@ -91,7 +92,7 @@ class PrivatePostgres:
         self._clear_orphan()
         deadline = time.monotonic() + timeout_s
         while True:
-            self._port = free_port()
+            self._port = free_port() if port is None else port
             seen = self._log.stat().st_size if self._log.exists() else 0
             self._process = spawn(
                 self._command(binaries, self._port),
@@ -180,6 +181,7 @@ class PrivatePostgres:
                     "--locale-provider=builtin",
                     "--locale=C.UTF-8",
                     "--no-instructions",
+                    *(["--no-sync"] if self._options.get("fsync") == "off" else []),
                 ],
                 run_as,
             )
