@@ -178,15 +178,18 @@ def _place(
 def _names(model: type[BaseModel], path: Sequence[str]) -> list[str]:
     """The valid names beside a key, walking the model the way the path goes."""
     current: Any = model
+    inside_container = False
     for part in path:
-        if isinstance(current, type) and issubclass(current, BaseModel):
-            field = current.model_fields.get(part)
-            current = _inner(field.annotation) if field is not None else None
-        # An index or a free name inside a list or mapping: `_inner` already gave the element.
-    return sorted(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+        if inside_container:  # an index or a free name: the model of the elements is already known
+            inside_container = False
+            continue
+        field = current.model_fields.get(part) if current is not None else None
+        current = _inner(field.annotation) if field is not None else None
+        inside_container = field is not None and field.annotation is not current
+    return sorted(current.model_fields) if current is not None else []
 
 
-def _inner(annotation: Any) -> Any:
+def _inner(annotation: Any) -> type[BaseModel] | None:
     """The model inside `X | None`, `tuple[X, ...]`, `list[X]`, `dict[str, X]`."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation

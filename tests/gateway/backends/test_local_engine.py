@@ -1,0 +1,143 @@
+"""The local backend over a real tiny model: loading, exact counts, aborts, and the engine's errors as ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from engine import EngineFault, EngineOverloaded, EngineUnavailable, InvalidInput, PoisonRequest, PromptTooLong
+from gateway.backends.engine_values import as_gateway_error, sampling_of
+from gateway.backends.local_engine import LocalBackend
+from gateway.errors import ConfigError, InvalidRequest, Unavailable
+from gateway.flow.values import ChatRequest, Chunk, GenerationParams, Message, ModelCard
+from gateway.settings import EngineSettings, ModelSettings
+from tests.fakes.parts import ASK
+from tests.fakes.tiny_model import write_tiny_model
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+CARD = ModelCard("tiny", backend="local", context_window=256)
+ENGINE = EngineSettings(device="cpu", kv_cache_bytes=4 << 20, threads=1, max_num_seqs=4)
+LONG = GenerationParams(max_tokens=200, ignore_eos=True)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelSettings:
+    folder = tmp_path_factory.mktemp("tiny")
+    write_tiny_model(folder)
+    return ModelSettings(id="tiny", path=str(folder))
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def backend(tiny: ModelSettings) -> AsyncIterator[LocalBackend]:
+    backend = LocalBackend((tiny,), ENGINE)
+    backend.start()
+    await backend.wait()
+    yield backend
+    await backend.aclose()
+
+
+def start(backend: LocalBackend, request: ChatRequest, limit: int = 8, request_id: str = "r") -> AsyncIterator[Chunk]:
+    return backend.generate(
+        request, CARD, request_id=request_id, max_output_tokens=limit, tenant_salt=b"salt", share_key="t"
+    )
+
+
+async def test_while_it_loads_a_model_says_how_far_it_is(tiny: ModelSettings) -> None:
+    backend = LocalBackend((tiny,), ENGINE)
+    with pytest.raises(Unavailable) as caught:
+        await backend.count_prompt_tokens(ASK, CARD)
+    assert caught.value.code == "model_loading"
+    assert backend.status()["state"] == "loading"
+    await backend.aclose()
+
+
+async def test_a_model_that_is_not_there_fails_the_start_with_its_name(tmp_path: Path) -> None:
+    backend = LocalBackend((ModelSettings(id="ghost", path=str(tmp_path / "nothing")),), ENGINE)
+    backend.start()
+    with pytest.raises(ConfigError, match="ghost"):
+        await backend.wait()
+    assert backend.status()["state"] == "failed"
+    with pytest.raises(Unavailable) as caught:
+        await backend.count_prompt_tokens(ASK, replace(CARD, id="ghost"))
+    assert caught.value.code == "engine_unavailable"
+    await backend.aclose()
+
+
+async def test_the_count_is_what_the_engine_then_reports(backend: LocalBackend) -> None:
+    request = replace(ASK, messages=(Message("developer", "Responde en español."), Message("user", "¿Qué hora es?")))
+    counted = await backend.count_prompt_tokens(request, CARD)
+    chunks = [chunk async for chunk in start(backend, request)]
+    (usage,) = [chunk.usage for chunk in chunks if chunk.usage]
+    assert usage.prompt_tokens == counted
+    assert usage.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
+
+
+async def test_a_request_that_was_not_counted_before_runs_as_well(backend: LocalBackend) -> None:
+    chunks = [chunk async for chunk in start(backend, ASK)]
+    assert chunks[-1].finish_reason in ("stop", "length")
+    assert any(chunk.signals and chunk.signals.model_sha256 for chunk in chunks)
+
+
+def aborted(backend: LocalBackend) -> int:
+    return dict(backend._engines["tiny"].stats().finished).get("abort", 0)
+
+
+async def test_closing_the_stream_aborts_in_the_engine(backend: LocalBackend) -> None:
+    before = aborted(backend)
+    stream = start(backend, replace(ASK, params=LONG), limit=200)
+    await anext(stream)
+    await stream.aclose()  # type: ignore[attr-defined]
+    async with asyncio.timeout(2):
+        while aborted(backend) == before:  # noqa: ASYNC110 - the engine's snapshot has no event
+            await asyncio.sleep(0.01)
+    assert backend._engines["tiny"].stats().running == 0
+
+
+async def test_a_later_request_does_not_wait_for_an_earlier_one(backend: LocalBackend) -> None:
+    long = start(backend, replace(ASK, params=LONG), limit=200, request_id="long")
+    await anext(long)
+    before = aborted(backend)
+    short = [chunk async for chunk in start(backend, replace(ASK, params=LONG), limit=2, request_id="short")]
+    assert short[-1].finish_reason == "length"
+    await long.aclose()  # type: ignore[attr-defined]
+    async with asyncio.timeout(2):
+        while aborted(backend) == before:  # noqa: ASYNC110 - it was still running when the short one had ended
+            await asyncio.sleep(0.01)
+
+
+async def test_what_the_engine_refuses_is_told_by_the_first_read(backend: LocalBackend) -> None:
+    bad = replace(ASK, params=GenerationParams(logit_bias={10**6: 1.0}))
+    await backend.count_prompt_tokens(bad, CARD)
+    stream = start(backend, bad)
+    with pytest.raises(InvalidRequest) as caught:
+        await anext(stream)
+    assert caught.value.param is not None
+
+
+async def test_the_models_own_sampling_fills_what_the_caller_left_open() -> None:
+    defaults = ModelSettings(id="x", temperature=0.2, top_p=0.9)
+    assert sampling_of(GenerationParams(), 5, defaults).temperature == 0.2
+    assert sampling_of(GenerationParams(temperature=0.0), 5, defaults).temperature == 0.0
+    assert sampling_of(GenerationParams(), 5, ModelSettings(id="x")).top_p == 1.0
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "code"),
+    [
+        (PromptTooLong(90, 20, 100), 400, "context_length_exceeded"),
+        (InvalidInput("top_k", -5, "must be at least 0"), 400, "invalid_value"),
+        (PoisonRequest("killed the loop twice"), 400, "poison_request"),
+        (EngineUnavailable("draining"), 503, "engine_unavailable"),
+        (EngineOverloaded("queue full"), 503, "overloaded"),
+        (EngineFault("kernel"), 502, "engine_fault"),
+    ],
+)
+async def test_every_engine_error_has_a_public_form(error: Exception, status: int, code: str) -> None:
+    public = as_gateway_error(error)
+    assert (public.status, public.code) == (status, code)
