@@ -43,7 +43,7 @@ def principal_from(provider: Provider, claims: Claims, *, fingerprint: str) -> P
         credential_id=_credential_id(claims),
         credential_fingerprint=fingerprint,
         display=_display(claims),
-        provider=provider.name,
+        provider=provider.settings.name,
         issued_at=datetime.fromtimestamp(claims["iat"], UTC),
         expires_at=datetime.fromtimestamp(claims["exp"], UTC),
     )

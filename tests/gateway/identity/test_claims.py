@@ -383,3 +383,14 @@ def test_configured_attribute_of_the_wrong_shape_refuses_the_token(
 @pytest.mark.parametrize("value", [5, "", "a\nb", "j" * 257])
 def test_token_id_of_the_wrong_shape_is_refused(value: Any) -> None:
     assert code(jti=value) == "invalid_token"
+
+
+def test_principal_names_the_configured_provider_for_every_directory() -> None:
+    settings = TestIssuer().provider(
+        type="entra", issuer="https://login.microsoftonline.com/{tid}/v2.0", tenant_ids=(TID, OID), allowed_clients=()
+    )
+    names = set()
+    for rules in build_providers(settings):
+        claims = TestIssuer(issuer=rules.issuer).claims(**entra(tid=rules.directory))
+        names.add(principal_from(rules, claims, fingerprint="f").provider)
+    assert names == {"corp"}
