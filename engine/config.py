@@ -34,6 +34,9 @@ class EngineConfig:
     """Most prefill tokens of one request in one step; 0 means no extra cap."""
     prefill_tokens_beside_decode: int = 0
     """Most prefill tokens of all requests in a step that also decodes (bounds inter-token time); 0: no extra cap."""
+    mixed_step_factor: float = 3.0
+    """A step that prefills beside running answers may take that many times a step that only decodes (learnt from the
+    clock); 0: no pacing. `LLMEngine` never paces: nobody reads between its tokens."""
     enable_prefix_caching: bool = True
     cache_salt_required: bool = True
     scheduling_policy: Literal["fcfs", "priority", "fair"] = "fair"
@@ -56,5 +59,7 @@ class EngineConfig:
                 raise InvalidInput(name, getattr(self, name), "must be at least 1")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise InvalidInput("gpu_memory_utilization", self.gpu_memory_utilization, "must be in (0, 1]")
+        if self.mixed_step_factor != 0 and not 1.0 < self.mixed_step_factor <= 1000.0:
+            raise InvalidInput("mixed_step_factor", self.mixed_step_factor, "must be 0 or in (1, 1000]")
         if self.max_model_len is not None and self.max_model_len < 2:
             raise InvalidInput("max_model_len", self.max_model_len, "must be at least 2")

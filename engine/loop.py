@@ -173,11 +173,13 @@ class EngineThread:
                 self.beat, self.stepping = self._clock(), True
                 deliveries = core.step()
                 self.stepping = False
-                if deliveries:
-                    self._deliver(deliveries)
                 if core.culprits or core.completed:
                     self._judge(core)
-            self._snapshot(core)
+                self._snapshot(core)
+                if deliveries:
+                    self._deliver(deliveries)
+            else:
+                self._snapshot(core)
             if self._waiting_for_idle and not core.has_work:
                 controls, self._waiting_for_idle = self._waiting_for_idle, []
                 for control in controls:

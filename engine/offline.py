@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine.client import bad_word_ids, default_loader
 from engine.config import EngineConfig
@@ -63,6 +63,7 @@ class LLMEngine:
         progress: Progress = _no_progress,
         draw_seed: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
+        config = replace(config, mixed_step_factor=0.0)
         self.config = config
         self._draw_seed = draw_seed
         self.model = loader(config, progress)
@@ -97,6 +98,8 @@ class LLMEngine:
                     _record(result, delivery.item, elapsed)
                 elif isinstance(delivery.item, EngineError):
                     result.error = delivery.item
+        self.core.completed.clear()
+        self.core.culprits.clear()
         return [results[request.request_id] for request in requests]
 
     def stats(self) -> EngineStats:

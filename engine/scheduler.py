@@ -16,6 +16,7 @@ from heapq import heappop, heappush
 from engine.config import EngineConfig
 from engine.errors import EngineFault
 from engine.kv_manager import KVManager
+from engine.pacing import Pacer
 from engine.plan import Advance, Plan
 from engine.policy import make_policy
 from engine.requests import FinishReason
@@ -49,6 +50,8 @@ class Scheduler:
         self._deadlines: list[tuple[float, int, Sequence]] = []
         self._living: dict[str, int] = {}
         self._step_id = 0
+        self._pacer = Pacer(config.mixed_step_factor)
+        self._scheduled_at = 0.0
 
     # -- sequences come and go ---------------------------------------------------------------------------------------
 
@@ -105,6 +108,7 @@ class Scheduler:
     def schedule(self, now: float) -> Step:
         """Plan one step at monotonic time `now`. May preempt, admit, and end sequences past their deadline."""
         self._expire(now)
+        self._scheduled_at = now
         plan = Plan(self._config.max_num_batched_tokens)
         nobody_preempted = self._plan_running(plan)
         if nobody_preempted and len(self.waiting):
@@ -122,6 +126,8 @@ class Scheduler:
         A sequence that ended or was preempted since `schedule` is left alone. A missing sample is its fault.
         """
         advances = []
+        prefill = sum(work.num_new for work in step.work if work.num_new > 1)
+        self._pacer.observe(step.num_tokens - prefill, prefill, now - self._scheduled_at)
         for work in step.work:
             sequence = work.sequence
             if not isinstance(sequence, Sequence) or sequence.status is not Status.RUNNING:
@@ -216,12 +222,15 @@ class Scheduler:
     def _chunk(self, remaining: int, plan: Plan, beside_decodes: bool) -> int:
         count = min(remaining, plan.budget)
         if remaining > 1:
-            threshold, cap = self._config.long_prefill_token_threshold, self._config.prefill_tokens_beside_decode
-            if threshold:
-                count = min(count, threshold)
-            if cap and beside_decodes:
-                count = min(count, max(0, cap - plan.prefill_tokens))
+            if self._config.long_prefill_token_threshold:
+                count = min(count, self._config.long_prefill_token_threshold)
+            if beside_decodes:
+                count = min(count, max(0, self._beside_decodes() - plan.prefill_tokens))
         return count
+
+    def _beside_decodes(self) -> int:
+        caps = (self._config.prefill_tokens_beside_decode, self._pacer.most_prefill_tokens())
+        return min((cap for cap in caps if cap), default=self._config.max_num_batched_tokens)
 
     def _make_room(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
         """Extend the table, preempting by policy while blocks are short; False when the sequence itself gave way."""

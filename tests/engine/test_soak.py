@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from engine import AsyncEngine, EngineConfig, GenerationRequest, Grammar, LLMEngine, SamplingParams
-from tests.fakes.engines import config, loader_of, until
+from tests.fakes.engines import config, loader_of
 from tests.fakes.runner import FakeRunner
 from tests.fakes.small_model import save_small_llama
 
@@ -76,7 +76,7 @@ async def test_ten_thousand_cancellations_give_every_block_and_byte_back(tmp_pat
         await asyncio.gather(*(cancel_at_random(engine, rng, first + i) for i in range(100)))
         if first == CANCELLATIONS // 4:
             after_warm_up = resident_bytes()
-    await until(lambda: engine.stats().running == engine.stats().waiting == 0)
+    await engine.drain()
     stats = engine.stats()
     grown = resident_bytes() - after_warm_up
     assert stats.kv.free_blocks == stats.kv.num_blocks

@@ -1,0 +1,42 @@
+"""How much prefill may join a step that decodes, so that running streams do not stall. Learns from measured steps.
+
+Model: a step takes `base` seconds for its decodes plus `per_token` seconds for each prefill token; both are moving
+averages. Knows no sequences. Chunk sizes depend on the clock then; answers do not (see docs/concepts/engine.md).
+"""
+
+from __future__ import annotations
+
+_WEIGHT = 0.1
+_LEAST = 32
+"""Prefill tokens that always pass: smaller chunks waste more time on reading weights than they save."""
+
+
+class Pacer:
+    """`factor`: a mixed step may take that many times a step that only decodes; 0 switches pacing off."""
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+        self._base_s: float | None = None
+        self._per_token_s: float | None = None
+
+    def observe(self, decodes: int, prefill_tokens: int, seconds: float) -> None:
+        """A step that took `seconds` in all. Steps without duration (a stopped clock) teach nothing."""
+        if seconds <= 0.0 or not self._factor:
+            return
+        if not prefill_tokens:
+            self._base_s = _average(self._base_s, seconds)
+        elif not decodes:
+            self._per_token_s = _average(self._per_token_s, seconds / prefill_tokens)
+        elif self._base_s is not None and prefill_tokens >= _LEAST:
+            extra = max(0.0, seconds - self._base_s) / prefill_tokens
+            self._per_token_s = _average(self._per_token_s, extra)
+
+    def most_prefill_tokens(self) -> int | None:
+        """For a step that also decodes; None while nothing is known or pacing is off."""
+        if not self._factor or self._base_s is None or not self._per_token_s:
+            return None
+        return max(_LEAST, int((self._factor - 1.0) * self._base_s / self._per_token_s))
+
+
+def _average(known: float | None, value: float) -> float:
+    return value if known is None else known + _WEIGHT * (value - known)
