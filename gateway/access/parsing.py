@@ -34,7 +34,11 @@ def parse_source(source: Source, schema: type[Document]) -> Document:
     try:
         return schema.model_validate(source.data)
     except ValidationError as error:
-        problems = [_problem(details, source, schema) for details in error.errors(include_url=False)]
+        found = error.errors(include_url=False)
+        inner = {tuple(details["loc"][:-1]) for details in found}
+        # A list whose only item is wrong is also reported as empty; that follows from the item and helps nobody.
+        told = [details for details in found if details["type"] != "too_short" or details["loc"] not in inner]
+        problems = [_problem(details, source, schema) for details in told]
         # A misspelt name also looks like a missing one; the misspelling is what helps, so it comes first.
         raise PolicyInvalid(
             sorted(problems, key=lambda p: (p.kind != "unknown_field", _place(p))), source.name
@@ -78,6 +82,10 @@ def _problem(details: ErrorDetails, source: Source, schema: type[BaseModel]) -> 
     if kind in _EXPECTED:
         quoted = "the text " if isinstance(found, str) else ""
         return Problem(f"found {quoted}{_shown(found)}; expected {_EXPECTED[kind]}", spot, path)
+    if kind == "too_short":
+        return Problem(f"found an empty list; expected at least {context['min_length']}", spot, path)
+    if kind == "too_long":
+        return Problem(f"found {_shown(found)}; expected at most {context['max_length']}", spot, path)
     if kind == "value_error":
         return Problem(str(context["error"]), spot, path)
     return Problem(f"found {_shown(found)}; {details['msg'].lower()}", spot, path)

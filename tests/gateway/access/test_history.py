@@ -78,9 +78,7 @@ async def test_an_empty_database_is_seeded_from_the_file(make_service: ServiceMa
     assert service.stored.content.source == SEED.read_text(encoding="utf-8")
 
 
-async def test_replicas_that_start_together_seed_once(
-    make_service: ServiceMaker, repository: PolicyRepository
-) -> None:
+async def test_replicas_that_start_together_seed_once(make_service: ServiceMaker, repository: PolicyRepository) -> None:
     await asyncio.gather(*(make_service().start() for _ in range(4)))
     _, total = await repository.page(before=None, limit=10)
     assert total == 1
