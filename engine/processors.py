@@ -80,8 +80,13 @@ class RowProcessor:
         self._bias = torch.tensor(list(params.logit_bias.values()), dtype=torch.float32, device=device)
         self._counts = TokenCounts(sequence.num_prompt_tokens) if has_penalties(params) else None
 
+        self.may_forbid = bool(
+            self._allowed is not None or sequence.bad_word_ids or params.min_tokens or sequence.grammar is not None
+        )
+        """Whether masks could leave no token at all."""
+
     def apply(self, row: Tensor) -> None:
-        """Change `row`, float32 [vocab], in place. Raises IndexError for an id outside the vocabulary."""
+        """Masks and bias: change `row`, float32 [vocab], in place. Raises IndexError for an id outside of it."""
         params = self._sequence.sampling
         if self._allowed is not None:
             kept = row[self._allowed]
@@ -93,9 +98,16 @@ class RowProcessor:
             row[self._endings] = _FORBIDDEN
         if self._biased is not None:
             row[self._biased] += self._bias
+
+    def counts(self) -> TokenCounts | None:
+        """Up to date with the sequence; None where there is no penalty."""
         if self._counts is not None:
             self._counts.catch_up(self._sequence.token_ids)
-            self._penalise(row, self._counts, params)
+        return self._counts
+
+    @property
+    def params(self) -> SamplingParams:
+        return self._sequence.sampling
 
     @property
     def _num_generated(self) -> int:
@@ -113,13 +125,30 @@ class RowProcessor:
                 banned.append(word[-1])
         return banned
 
-    def _penalise(self, row: Tensor, counts: TokenCounts, params: SamplingParams) -> None:
-        ids_array, counts_array = counts.arrays()
-        ids = torch.from_numpy(ids_array).to(self._device)
-        generated = torch.from_numpy(counts_array).to(self._device)
-        values = row[ids]
-        if params.repetition_penalty != 1.0:
-            penalty = params.repetition_penalty
-            values = torch.where(values > 0, values / penalty, values * penalty)
-        values = values - params.frequency_penalty * generated - params.presence_penalty * (generated > 0)
-        row[ids] = values
+
+def penalise(logits: Tensor, processors: Sequence[tuple[int, RowProcessor]]) -> None:
+    """Penalties of all rows at once, in place: `processors` are (row of `logits` [rows, vocab], its processor).
+
+    Repetition covers prompt and output; presence and frequency the output only.
+    """
+    counted = [(row, processor.params, counts) for row, processor in processors if (counts := processor.counts())]
+    if not counted:
+        return
+    vocab = logits.shape[1]
+    pairs = [counts.arrays() for _, _, counts in counted]
+    sizes = [len(ids) for ids, _ in pairs]
+    places = np.concatenate([ids + row * vocab for (row, _, _), (ids, _) in zip(counted, pairs, strict=True)])
+    generated = np.concatenate([number for _, number in pairs])
+
+    def spread(values: list[float]) -> Tensor:
+        return torch.from_numpy(np.repeat(np.array(values, dtype=np.float32), sizes)).to(logits.device)
+
+    repetition = spread([params.repetition_penalty for _, params, _ in counted])
+    frequency = spread([params.frequency_penalty for _, params, _ in counted])
+    presence = spread([params.presence_penalty for _, params, _ in counted])
+    times = torch.from_numpy(generated).to(logits.device)
+    index = torch.from_numpy(places).to(logits.device)
+    flat = logits.view(-1)
+    values = flat[index]
+    values = torch.where(values > 0, values / repetition, values * repetition)
+    flat[index] = values - frequency * times - presence * (times > 0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import EngineError, EngineFault
-from engine.processors import RowProcessor, needs_processing
+from engine.processors import RowProcessor, needs_processing, penalise
 from engine.step import SampledToken, SequenceView, Work
 from engine.stopwatch import KernelClock
 from kernels.contracts import Ops
@@ -74,7 +74,7 @@ class Sampler:
         if plain:
             drawn.append((plain, *self._draw(work, plain, _rows(logits, plain))))
         if busy:
-            changed = logits[busy]
+            changed = self._clock.run(torch.index_select, logits, 0, torch.tensor(busy, device=logits.device))
             busy, changed = self._process(work, busy, changed, faults)
             if busy:
                 ids, _ = self._draw(work, busy, changed)
@@ -90,6 +90,7 @@ class Sampler:
         """Apply masks and processors to `changed` in place; drop the rows that failed or allow no token."""
         for index, error in self._mask_grammars(work, rows, changed).items():
             faults[work[rows[index]].slot] = error
+        active: list[tuple[int, RowProcessor]] = []
         for index, row in enumerate(rows):
             slot = work[row].slot
             processor = self._processors[slot]
@@ -99,19 +100,34 @@ class Sampler:
                 processor.apply(changed[index])
             except _ROW_FAULTS as error:
                 faults[slot] = error
-        possible = (changed.amax(dim=1) > float("-inf")).tolist()
-        kept = []
-        for index, row in enumerate(rows):
-            slot = work[row].slot
-            if not possible[index] and slot not in faults:
-                faults[slot] = EngineFault("no token is allowed here", hint="the request's constraints contradict")
-            if slot not in faults:
-                kept.append(index)
+            else:
+                active.append((index, processor))
+        penalise(changed, active)
+        self._refuse_impossible(work, rows, changed, active, faults)
+        kept = [index for index, row in enumerate(rows) if work[row].slot not in faults]
         return [rows[index] for index in kept], _rows(changed, kept)
+
+    def _refuse_impossible(
+        self,
+        work: Sequence[Work],
+        rows: list[int],
+        changed: Tensor,
+        active: list[tuple[int, RowProcessor]],
+        faults: dict[int, Exception],
+    ) -> None:
+        masked = [index for index, processor in active if processor.may_forbid]
+        if not masked:
+            return
+        best = self._clock.run(torch.amax, _rows(changed, masked), dim=1)
+        possible = (best > float("-inf")).tolist()
+        for index, fine in zip(masked, possible, strict=True):
+            if not fine:
+                hint = "the request's constraints contradict"
+                faults[work[rows[index]].slot] = EngineFault("no token is allowed here", hint=hint)
 
     def _mask_grammars(self, work: Sequence[Work], rows: list[int], changed: Tensor) -> dict[int, Exception]:
         errors: dict[int, Exception] = {}
-        masked = []
+        masked: list[int] = []
         for index, row in enumerate(rows):
             grammar = work[row].sequence.grammar
             if grammar is None:
@@ -135,10 +151,10 @@ class Sampler:
             return self._clock.run(self._ops.greedy, logits)
         index = torch.tensor(slots)
         positions = torch.tensor([len(work[row].sequence.token_ids) for row in rows])
-        parameters = [p[index].to(self._device) for p in (self._temperature, self._top_k, self._top_p, self._min_p)]
-        seeds = self._seeds[index]
-        uniforms = self._clock.run(self._ops.philox_uniform, seeds.to(self._device), positions.to(self._device))
-        return self._clock.run(self._ops.sample, logits, *parameters, uniforms), None
+        by_slot = (self._temperature, self._top_k, self._top_p, self._min_p, self._seeds)
+        heat, top_k, top_p, min_p, seeds = (values[index].to(self._device) for values in by_slot)
+        uniforms = self._clock.run(self._ops.philox_uniform, seeds, positions.to(self._device))
+        return self._clock.run(self._ops.sample, logits, heat, top_k, top_p, min_p, uniforms), None
 
     def _describe(
         self,

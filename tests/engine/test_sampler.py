@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.processors import RowProcessor, TokenCounts, needs_processing
+from engine.processors import RowProcessor, TokenCounts, needs_processing, penalise
 from engine.requests import SamplingParams
 from engine.sampler import Sampler
 from engine.step import SampledToken, Work
@@ -45,9 +45,15 @@ def draw(
 
 
 def processed(sequence: HandSequence, row: torch.Tensor | None = None) -> torch.Tensor:
-    out = torch.zeros(VOCAB) if row is None else row.clone()
-    RowProcessor(sequence, EOS, CPU).apply(out)
-    return out
+    """The row after masks, bias and penalties; another row beside it must stay as it is."""
+    rows = torch.zeros(2, VOCAB)
+    if row is not None:
+        rows[1] = row
+    processor = RowProcessor(sequence, EOS, CPU)
+    processor.apply(rows[1])
+    penalise(rows, [(1, processor)])
+    assert not rows[0].any()
+    return rows[1]
 
 
 def generated(prompt: list[int], output: list[int], params: SamplingParams) -> HandSequence:
@@ -205,10 +211,19 @@ def test_presence_and_frequency_count_the_output_only() -> None:
 def test_penalties_are_not_counted_twice_when_a_row_runs_again() -> None:
     sequence = generated([5], [7], SamplingParams(frequency_penalty=1.0))
     processor = RowProcessor(sequence, EOS, CPU)
-    rows = [torch.zeros(VOCAB) for _ in range(2)]
-    for row in rows:
-        processor.apply(row)
-    assert rows[1][7] == -1.0
+    first, second = torch.zeros(1, VOCAB), torch.zeros(1, VOCAB)
+    penalise(first, [(0, processor)])
+    penalise(second, [(0, processor)])
+    assert second[0, 7] == -1.0
+
+
+def test_rows_are_penalised_together_each_by_its_own_numbers() -> None:
+    first = RowProcessor(generated([5], [7], SamplingParams(frequency_penalty=1.0)), EOS, CPU)
+    second = RowProcessor(generated([7], [8, 8], SamplingParams(presence_penalty=0.5)), EOS, CPU)
+    rows = torch.zeros(3, VOCAB)
+    penalise(rows, [(0, first), (2, second)])
+    assert rows.nonzero().tolist() == [[0, 7], [2, 8]]
+    assert rows[[0, 2], [7, 8]].tolist() == [-1.0, -0.5]
 
 
 def test_bias_comes_before_penalties() -> None:
