@@ -248,6 +248,8 @@ class Limit(Part):
     on_exceed: Literal["deny"] = "deny"
     warn_at: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = ()
     on_store_error: Literal["deny", "local", "allow"] = "local"
+    sliding: bool = False
+    """Weigh the previous window in; for windows of minutes and seconds."""
 
     @model_validator(mode="after")
     def _quantity(self) -> Self:
@@ -256,6 +258,8 @@ class Limit(Part):
             raise ValueError("limits nothing; expected `requests`, `tokens`, `concurrent` or `cost`")
         if self.cost_eur is not None and (self.cost is not None or self.currency != "EUR"):
             raise ValueError("`cost_eur` cannot stand beside `cost` or another currency")
+        if self.sliding and self.window in {"day", "month"}:
+            raise ValueError("`sliding` is for windows of minutes and seconds; a day and a month follow the calendar")
         return self
 
     @property

@@ -120,5 +120,7 @@ def _quantities(limit: Limit) -> Iterator[tuple[str, Any]]:
     yield "window_s", limit.seconds
     yield "cost_micro", None if cost is None else round(cost * 1_000_000)
     yield "warn_at", tuple(sorted(limit.warn_at))
-    for name in ("tz", "requests", "tokens", "tokens_in", "tokens_out", "concurrent", "currency", "on_store_error"):
+    for name in ("tz", "requests", "tokens", "tokens_in", "tokens_out", "concurrent", "currency"):
         yield name, getattr(limit, name)
+    yield "on_store_error", limit.on_store_error
+    yield "sliding", limit.sliding

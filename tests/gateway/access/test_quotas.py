@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from gateway.access.problems import PolicyInvalid
 from gateway.flow.values import LimitRule, ModelCard, Principal
 from tests.fakes.policies import AUTO, LARGE, SMALL, decide, policy, who
 
@@ -85,6 +86,16 @@ def test_quantities_windows_and_money_reach_the_limiter() -> None:
 def test_a_window_in_seconds_is_passed_as_seconds() -> None:
     [rule] = limits("{id: l, scope: {each: user}, window: 90s, requests: 5}", who())
     assert rule.window_s == 90
+
+
+def test_a_short_window_may_slide() -> None:
+    [rule] = limits("{id: l, scope: {each: user}, window: 90s, requests: 5, sliding: true}", who())
+    assert rule.sliding
+
+
+def test_a_calendar_window_cannot_slide() -> None:
+    with pytest.raises(PolicyInvalid, match="follow the calendar"):
+        limits("{id: l, scope: {each: user}, window: month, requests: 5, sliding: true}", who())
 
 
 def test_a_refusal_carries_no_limits() -> None:
