@@ -185,6 +185,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             identity_store=store,
             identity_settings=settings.identity,
             revocations=revocations,
+            limits=limits,
             audit=AuditReader(engine, cursor_key=audit.cursor_key, settle=audit.settle),
             limits=limits,
             guard=guard,

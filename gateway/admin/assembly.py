@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fastapi import APIRouter
@@ -11,8 +12,9 @@ from gateway.access.service import AccessService
 from gateway.admin import audit, authz, keys, limits, models, policies, revocations
 from gateway.admin.guard import PermissionGuard
 from gateway.audit.reader import AuditReader
+from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
-from gateway.flow.values import Principal
+from gateway.flow.values import LimitRule, Principal
 from gateway.identity.accounts import AccountService
 from gateway.identity.repository import IdentityRepository
 from gateway.identity.revocation_store import PostgresRevocationStore
@@ -21,6 +23,7 @@ from gateway.identity.revoking import RevocationService
 from gateway.identity.service import IdentityService
 from gateway.identity.store import IdentityStore
 from gateway.limits.service import LimitService
+from gateway.limits.store import StoreUnavailable
 from gateway.settings import IdentitySettings
 
 
@@ -33,11 +36,36 @@ class AdminParts:
     identity_store: IdentityStore
     identity_settings: IdentitySettings
     revocations: RevocationList
+    limits: LimitService
     audit: AuditReader
     limits: LimitService
     guard: PermissionGuard
     clock: Clock
     ids: IdSource
+
+
+class UsedLimits:
+    """Implements `admin.authz.LimitUsage` over the limiter's counters."""
+
+    def __init__(self, limits: LimitService) -> None:
+        self._limits = limits
+
+    async def used(self, limits: Sequence[LimitRule]) -> Sequence[LimitUse]:
+        try:
+            found = await self._limits.usage(limits)
+        except StoreUnavailable:
+            raise Unavailable("The counters cannot be read now.", code="limits_unavailable") from None
+        return [
+            LimitUse(
+                id=bound.rule.id,
+                scope_key=bound.rule.scope_key,
+                requests=tally.requests,
+                tokens=tally.used_in + tally.used_out,
+                cost_micro=tally.used_cost,
+                in_flight=tally.in_flight,
+            )
+            for bound, tally in found
+        ]
 
 
 def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
@@ -58,10 +86,11 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
     )
     return (
         policies.routes(parts.access, parts.guard, ids=parts.ids, past=parts.audit),
-        authz.routes(parts.access, parts.guard),
+        authz.routes(parts.access, parts.guard, usage=UsedLimits(parts.limits)),
         models.routes(parts.access, parts.guard),
         limits.routes(parts.limits, parts.access, parts.guard),
         keys.routes(accounts, parts.guard),
         revocations.routes(revoking, parts.guard),
+        limits.routes(parts.limits, parts.access, parts.guard),
         audit.routes(parts.audit, parts.guard),
     )

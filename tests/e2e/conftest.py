@@ -1,0 +1,6 @@
+from tests.fakes.stage import (  # noqa: F401
+    _plain_upstream,
+    issuer,
+    stage_database_url,
+    upstream_thread,
+)
