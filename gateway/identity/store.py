@@ -8,9 +8,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 
 import asyncpg
-from sqlalchemy import select, text
+from sqlalchemy import delete, func, select, text
 from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
@@ -19,6 +20,9 @@ from gateway.errors import Unavailable
 from gateway.flow.values import Principal
 from gateway.identity.revocations import CHANNEL
 from gateway.identity.tables import idempotency
+
+REMEMBERED = timedelta(days=2)
+"""How long a request with an `Idempotency-Key` can be repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +101,19 @@ class IdentityStore:
 
 
 async def _remember(connection: AsyncConnection, request: RequestKey, resource: str) -> None:
+    who = request.caller
+    await connection.execute(
+        delete(idempotency).where(
+            idempotency.c.tenant == who.tenant,
+            idempotency.c.issuer == who.issuer,
+            idempotency.c.subject == who.subject,
+            idempotency.c.created_at < func.clock_timestamp() - REMEMBERED,
+        )
+    )
     statement = upsert(idempotency).values(
-        tenant=request.caller.tenant,
-        issuer=request.caller.issuer,
-        subject=request.caller.subject,
+        tenant=who.tenant,
+        issuer=who.issuer,
+        subject=who.subject,
         key=request.key,
         request_sha256=request.request_sha256,
         resource=resource,

@@ -178,7 +178,7 @@ async def test_huge_answer_is_cut_off_early(server: JwksServer, context: Request
     bench = Bench(server, context)
     started = time.monotonic()
     assert await bench.keys.refresh("start") is False
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 5.0
     assert "larger than" in (bench.keys.status().last_error or "")
 
 
