@@ -187,7 +187,6 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             revocations=revocations,
             limits=limits,
             audit=AuditReader(engine, cursor_key=audit.cursor_key, settle=audit.settle),
-            limits=limits,
             guard=guard,
             clock=clock,
             ids=ids,

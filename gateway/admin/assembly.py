@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from gateway.access.holder import holder_of
 from gateway.access.service import AccessService
 from gateway.admin import audit, authz, keys, limits, models, policies, revocations
+from gateway.admin.authz import LimitUse
 from gateway.admin.guard import PermissionGuard
 from gateway.audit.reader import AuditReader
 from gateway.errors import Unavailable
@@ -38,7 +39,6 @@ class AdminParts:
     revocations: RevocationList
     limits: LimitService
     audit: AuditReader
-    limits: LimitService
     guard: PermissionGuard
     clock: Clock
     ids: IdSource
@@ -91,6 +91,5 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
         limits.routes(parts.limits, parts.access, parts.guard),
         keys.routes(accounts, parts.guard),
         revocations.routes(revoking, parts.guard),
-        limits.routes(parts.limits, parts.access, parts.guard),
         audit.routes(parts.audit, parts.guard),
     )
