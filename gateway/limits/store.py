@@ -103,6 +103,7 @@ class ValkeyStore:
         self._leases = encode(f"{self.binder.prefix}:leases", f"{self.binder.prefix}:lease")
         self._sources = {name: _read_script(name) for name in SCRIPTS}
         self._shas: dict[str, str] = {}
+        self._heads: dict[tuple[str, int, int], bytes] = {}
 
     async def open(self) -> None:
         try:
@@ -140,15 +141,12 @@ class ValkeyStore:
         frames = [self._frame(bound) for bound in settlement.bound] if settlement.unseen else []
         keys, count = self._keys(frames)
         arguments = encode(
-            settlement.id,
-            settlement.prompt_tokens,
-            settlement.completion_tokens,
-            settlement.cost_micro,
-            int(settlement.unseen),
+            f"{settlement.id} {settlement.prompt_tokens} {settlement.completion_tokens} {settlement.cost_micro} "
+            f"{int(settlement.unseen)}"
         )
         parts = [keys, arguments, *[frame.argument for frame in frames]]
         limit_s = self._timeout_s * 0.8 if timeout_s is None else timeout_s
-        return await self._script("settle", count, parts, 5 + len(frames), limit_s) == 1
+        return await self._script("settle", count, parts, 1 + len(frames), limit_s) == 1
 
     async def renew(self, ids: Sequence[str], lease_ms: int) -> int:
         keys, count = self._keys([])
@@ -204,13 +202,16 @@ class ValkeyStore:
     async def _script(
         self, name: str, key_count: int, parts: Sequence[bytes], argument_count: int, timeout_s: float
     ) -> Reply:
-        for attempt in (1, 2):
-            sha = self._shas.get(name)
-            if sha is None:
+        head = self._heads.get((name, key_count, argument_count))
+        if head is None:
+            if name not in self._shas:
                 raise StoreUnavailable("the scripts were never loaded")
-            head = b"*%d\r\n%b" % (3 + key_count + argument_count, encode("EVALSHA", sha, key_count))
+            command = encode("EVALSHA", self._shas[name], key_count)
+            head = b"*%d\r\n%b" % (3 + key_count + argument_count, command)
+            self._heads[name, key_count, argument_count] = head
+        for attempt in (1, 2):
             try:
-                return await self._link.send(head + b"".join(parts), timeout_s)
+                return await self._link.send(b"".join((head, *parts)), timeout_s)
             except ValkeyError as error:
                 if attempt == 1 and error.code == "NOSCRIPT":
                     await self._call("SCRIPT", "LOAD", self._sources[name])

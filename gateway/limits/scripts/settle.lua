@@ -1,11 +1,12 @@
 
 -- settle: replace a claim by what was used; once, however often it is called.
--- ARGV[1..5]: id, tokens in, tokens out, cost, 1 if the claim was granted without this store.
--- KEYS[3..] and ARGV[6..]: the rules as in reserve, only when the fifth argument is 1.
+-- ARGV[1]: "id tokens_in tokens_out cost unseen"; unseen is 1 if the claim was granted without this store.
+-- KEYS[3..] and ARGV[2..]: the rules as in reserve, only when unseen is 1.
 -- Returns 1 when something was booked, 0 when that had been done before.
-local id, used_in, used_out, used_cost = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local id, used_in, used_out, used_cost, unseen = string.match(ARGV[1], '^(%S+) (%S+) (%S+) (%S+) (%S+)$')
+used_in, used_out, used_cost = tonumber(used_in), tonumber(used_out), tonumber(used_cost)
 -- A claim granted elsewhere may still have reached this store late, so its absence does not say "settled": remember it.
-if ARGV[5] == '1' and not redis.call('SET', KEYS[2] .. ':unseen:' .. id, '1', 'NX', 'PX', DAY) then return 0 end
+if unseen == '1' and not redis.call('SET', KEYS[2] .. ':unseen:' .. id, '1', 'NX', 'PX', DAY) then return 0 end
 if finish(id, used_in, used_out, used_cost) then return 1 end
 
 local late = KEYS[2] .. ':late:' .. id
@@ -16,9 +17,9 @@ if packed then
   return 1
 end
 
-if ARGV[5] ~= '1' then return 0 end
+if unseen ~= '1' then return 0 end
 local next_key = 3
-for i = 6, #ARGV do
+for i = 2, #ARGV do
   local start, finish_at, requests, concurrent, sliding = string.match(ARGV[i],
     '^(%S+) (%S+) (%S+) %S+ %S+ %S+ %S+ (%S+) %S+ (%S+) %S+$')
   local key = KEYS[next_key]
