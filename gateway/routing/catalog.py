@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 from gateway.errors import ConfigError
@@ -29,10 +29,6 @@ class ModelCatalog:
 
     def all(self) -> tuple[ModelCard, ...]:
         return tuple(self._cards.values())
-
-    def near(self, model_id: str, among: Sequence[ModelCard]) -> tuple[str, ...]:
-        """Up to three ids of `among` (what the caller may see) that look like `model_id`, nearest first."""
-        return tuple(get_close_matches(model_id[:256], [card.id for card in among], n=3, cutoff=0.5))
 
 
 def catalog_from(settings: Settings) -> ModelCatalog:

@@ -40,14 +40,6 @@ def test_a_name_that_only_looks_like_a_model_is_not_that_model(name: str) -> Non
     assert catalog_from(Settings(models=(SMALL, LARGE))).get(name) is None
 
 
-def test_near_names_come_only_from_what_the_caller_may_see() -> None:
-    catalog = catalog_from(Settings(models=(SMALL, LARGE)))
-    small = catalog.get(SMALL.id)
-    assert small is not None
-    assert catalog.near("smollm2-135m-instuct", [small]) == (SMALL.id,)
-    assert catalog.near(LARGE.id[:-1], [small]) == ()
-
-
 def test_routing_settings_choose_the_models_of_the_tiers() -> None:
     other = ModelSettings(id="other", path="/m/o")
     settings = Settings(models=(SMALL, LARGE, other), routing=RoutingSettings(large="other"))
