@@ -53,22 +53,22 @@ template <int R, bool BF16>
 void score_band(const float* q, int64_t dim, const TileView* tiles, float* scores) {
   vf sum[R][CHUNK_TILES] = {};
   const int64_t step = BF16 ? 2 : 1;
+  const char* keys[CHUNK_TILES];
+  for (int t = 0; t < CHUNK_TILES; t++) keys[t] = tiles[t].key;
   for (int64_t d = 0; d < dim; d += step) {
-    vu word[CHUNK_TILES];
+    // Words are read twice rather than held: 24 sums leave no registers for both halves.
+    for (int half = 0; half < step; half++) {
+      vf wide[CHUNK_TILES];
 #pragma GCC unroll 4
-    for (int t = 0; t < CHUNK_TILES; t++) word[t] = load_bits(tiles[t].key + d / step * 64);
-#pragma GCC unroll 6
-    for (int r = 0; r < R; r++) {
-      const vf first = splat(q[r * dim + d]);
-#pragma GCC unroll 4
-      for (int t = 0; t < CHUNK_TILES; t++) sum[r][t] += first * (BF16 ? pair_first(word[t]) : as_float(word[t]));
-    }
-    if (BF16) {
+      for (int t = 0; t < CHUNK_TILES; t++) {
+        const vu word = load_bits(keys[t] + d / step * 64);
+        wide[t] = !BF16 ? as_float(word) : half == 0 ? pair_first(word) : pair_second(word);
+      }
 #pragma GCC unroll 6
       for (int r = 0; r < R; r++) {
-        const vf second = splat(q[r * dim + d + 1]);
+        const vf x = splat(q[r * dim + d + half]);
 #pragma GCC unroll 4
-        for (int t = 0; t < CHUNK_TILES; t++) sum[r][t] += second * pair_second(word[t]);
+        for (int t = 0; t < CHUNK_TILES; t++) sum[r][t] += x * wide[t];
       }
     }
   }

@@ -65,51 +65,103 @@ struct Candidate {
 };
 bool before(const Candidate& a, const Candidate& b) { return a.mass > b.mass || (a.mass == b.mass && a.id < b.id); }
 
-// Masses lie in (0, 1]: eight buckets an octave by the top bits of the float, largest first.
-constexpr int BUCKETS = 127 * 8 + 1;
-int bucket_of(float mass) {
-  uint32_t bits;
-  memcpy(&bits, &mass, 4);
-  return std::max(0, (int)(0x3f800000u >> 20) - (int)(bits >> 20));
+float from_bits(uint32_t bits) {
+  float f;
+  memcpy(&f, &bits, 4);
+  return f;
 }
 
-// Keeps, in id order, the first `limit` candidates of the order (mass, id), or those before which less than
-// `target` mass lies. One histogram finds the bucket of the last one; only that bucket is sorted.
-void keep_largest(std::vector<Candidate>& all, int64_t limit, double target) {
-  static thread_local std::vector<int32_t> counts(BUCKETS);
-  static thread_local std::vector<double> masses(BUCKETS);
-  std::fill(counts.begin(), counts.end(), 0);
-  std::fill(masses.begin(), masses.end(), 0.0);
-  for (const Candidate& c : all) {
-    const int bucket = bucket_of(c.mass);
-    counts[bucket]++;
-    masses[bucket] += c.mass;
+// How many masses reach a threshold, and their sum.
+struct Above {
+  uint32_t bits;  // of the threshold: floats above zero order like their bits
+  int64_t count;
+  double sum;
+};
+
+constexpr int PROBES = 4;
+constexpr int EDGE = 96;  // few enough to sort
+
+void measure(const float* mass, int64_t vocab, Above (&probes)[PROBES]) {
+  vf least[PROBES];
+  vi counts[PROBES] = {};
+  for (int p = 0; p < PROBES; p++) {
+    least[p] = splat(from_bits(probes[p].bits));
+    probes[p].sum = 0;
   }
-  int64_t count = 0;
-  double mass = 0;
-  int bucket = 0;
-  while (bucket < BUCKETS && count + counts[bucket] < limit && mass + masses[bucket] < target) {
-    count += counts[bucket];
-    mass += masses[bucket++];
+  for (int64_t begin = 0; begin < vocab; begin += BLOCK) {
+    vf sums[PROBES] = {};
+    for_lanes(std::min<int64_t>(BLOCK, vocab - begin), [&](int64_t i, int n) {
+      const vf e = load_n(mass + begin + i, n);
+      for (int p = 0; p < PROBES; p++) {
+        const vi reaches = (vi)(e >= least[p]);
+        counts[p] -= reaches;
+        sums[p] += (vf)((vi)e & reaches);
+      }
+    });
+    for (int p = 0; p < PROBES; p++) probes[p].sum += reduce_add(sums[p]);
   }
-  if (bucket == BUCKETS) return;
-  std::vector<Candidate> edge;
-  for (const Candidate& c : all)
-    if (bucket_of(c.mass) == bucket) edge.push_back(c);
-  std::sort(edge.begin(), edge.end(), before);
-  Candidate last = edge.front();
+  for (int p = 0; p < PROBES; p++) {
+    probes[p].count = 0;
+    for (int j = 0; j < LANES; j++) probes[p].count += counts[p][j];
+  }
+}
+
+// Zeroes all but the first `limit` masses of the order (mass, id), or those before which less than `target` lies, and
+// returns what is left. The border is found by narrowing thresholds with vector passes; only the last few are sorted.
+double keep_largest(float* mass, int64_t vocab, int64_t limit, double target) {
+  const auto reached = [&](const Above& a) { return a.count >= limit || a.sum >= target; };
+  Above high{0x3f800001u, 0, 0.0}, low{1, vocab, std::numeric_limits<double>::infinity()};
+  bool known = false;  // whether `low` was measured
+  Above probes[PROBES] = {{0x3dcccccdu, 0, 0}, {0x3c23d70au, 0, 0}, {0x3a83126fu, 0, 0}, {1, 0, 0}};
+  while (high.bits - low.bits > 1 && (!known || low.count - high.count > EDGE)) {
+    measure(mass, vocab, probes);
+    known = true;
+    int p = 0;
+    while (p < PROBES && !reached(probes[p])) high = probes[p++];
+    if (p == PROBES && high.bits == 1) return high.sum;  // nothing to drop
+    if (p < PROBES) low = probes[p];
+    const uint32_t width = high.bits - low.bits;
+    for (int i = 0; i < PROBES; i++) probes[i].bits = high.bits - (uint32_t)((uint64_t)width * (i + 1) / (PROBES + 1));
+    for (int i = 0; i < PROBES; i++) probes[i].bits = std::max(probes[i].bits, low.bits);
+  }
+  static thread_local std::vector<Candidate> edge;
+  edge.clear();
+  const float least = from_bits(low.bits), most = from_bits(high.bits);
+  int64_t at = 0;
+#if defined(__AVX512F__)
+  for (; at + LANES <= vocab; at += LANES) {
+    const __m512 e = (__m512)load(mass + at);
+    uint32_t hits = _mm512_cmp_ps_mask(e, _mm512_set1_ps(least), _CMP_GE_OQ) &
+                    _mm512_cmp_ps_mask(e, _mm512_set1_ps(most), _CMP_LT_OQ);
+    for (; hits; hits &= hits - 1) {
+      const int64_t i = at + __builtin_ctz(hits);
+      edge.push_back({mass[i], (int32_t)i});
+    }
+  }
+#endif
+  for (; at < vocab; at++)
+    if (mass[at] >= least && mass[at] < most) edge.push_back({mass[at], (int32_t)at});
+  // Neighbouring thresholds leave only equal masses, which are in order already.
+  if (high.bits - low.bits > 1) std::sort(edge.begin(), edge.end(), before);
+  int64_t count = high.count;
+  double sum = high.sum;
+  Candidate last{most, -1};
   for (const Candidate& c : edge) {
-    if (count > 0 && (count >= limit || mass >= target)) break;
+    if (count > 0 && (count >= limit || sum >= target)) break;
     last = c;
     count++;
-    mass += c.mass;
+    sum += c.mass;
   }
-  size_t kept = 0;
-  for (const Candidate& c : all) {
-    const int at = bucket_of(c.mass);
-    if (at < bucket || (at == bucket && !before(last, c))) all[kept++] = c;
-  }
-  all.resize(kept);
+  const vf border = splat(last.mass);
+  const vi last_id = splat_i(last.id);
+  vi ids = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for_lanes(vocab, [&](int64_t i, int n) {
+    const vf e = load_n(mass + i, n);
+    const vi kept = (vi)(e > border) | ((vi)(e == border) & (ids <= last_id));
+    store_n(mass + i, (vf)((vi)e & kept), n);
+    ids += 16;
+  });
+  return sum;
 }
 
 }  // namespace
@@ -140,81 +192,45 @@ int64_t sample_row(const T* logits, int64_t vocab, const SampleSettings& setting
   const Best best = best_of(logits, vocab);
   if (!(settings.temperature > 0) || best.value == NONE) return best.id;
   static thread_local std::vector<float> mass;
-  static thread_local std::vector<double> block_sums;
+  static thread_local std::vector<double> sums;
   mass.resize(vocab);
-  block_sums.clear();
-  const vf heat = splat(1.0f / settings.temperature), largest = splat(best.value);
+  const vf heat = splat(1.0f / settings.temperature), largest = splat(best.value), least = splat(settings.min_p);
   double total = 0;
   for (int64_t begin = 0; begin < vocab; begin += BLOCK) {
     vf sum = {};
     for_lanes(std::min<int64_t>(BLOCK, vocab - begin), [&](int64_t i, int n) {
-      const vf e = vexp((logits_at(logits, begin + i, n) - largest) * heat);
+      vf e = vexp((logits_at(logits, begin + i, n) - largest) * heat);
+      e = select((vi)(e >= least), e, splat(0.0f));
       store_n(mass.data() + begin + i, e, n);
       sum += e;
     });
-    block_sums.push_back(reduce_add(sum));
-    total += block_sums.back();
+    total += reduce_add(sum);
   }
-  const bool by_rank = settings.top_k > 0 && settings.top_k < vocab;
-  if (!by_rank && settings.top_p >= 1.0f && settings.min_p <= 0.0f) {
-    double target = settings.uniform * total, passed = 0;
-    size_t block = 0;
-    while (block + 1 < block_sums.size() && passed + block_sums[block] <= target) passed += block_sums[block++];
-    int64_t last = best.id;
-    for (int64_t i = (int64_t)block * BLOCK; i < vocab; i++) {
-      if (mass[i] <= 0) continue;
-      last = i;
-      passed += mass[i];
-      if (passed > target) return i;
-    }
-    return last;
+  if (settings.top_k > 0 && settings.top_k < vocab)
+    total = keep_largest(mass.data(), vocab, settings.top_k, std::numeric_limits<double>::infinity());
+  if (settings.top_p < 1.0f)
+    keep_largest(mass.data(), vocab, std::numeric_limits<int64_t>::max(), (double)settings.top_p * total);
+  sums.clear();
+  total = 0;
+  for (int64_t begin = 0; begin < vocab; begin += BLOCK) {
+    vf sum = {};
+    for_lanes(std::min<int64_t>(BLOCK, vocab - begin),
+              [&](int64_t i, int n) { sum += load_n(mass.data() + begin + i, n); });
+    sums.push_back(reduce_add(sum));
+    total += sums.back();
   }
-  static thread_local std::vector<Candidate> candidates;
-  // The head of the distribution nearly always decides; the tail is visited when it does not.
-  for (const float floor : {1e-3f, 1e-6f, 0.0f}) {
-    candidates.clear();
-    const float least = std::max(floor, settings.min_p);
-    double sum = 0;
-    for (int64_t begin = 0; begin < vocab; begin += LANES) {
-      const int n = (int)std::min<int64_t>(LANES, vocab - begin);
-      const vf e = load_n(mass.data() + begin, n);
-#if defined(__AVX512F__)
-      uint32_t hits = _mm512_cmp_ps_mask((__m512)e, _mm512_set1_ps(least), _CMP_GE_OQ) &
-                      _mm512_cmp_ps_mask((__m512)e, _mm512_setzero_ps(), _CMP_GT_OQ);
-#else
-      uint32_t hits = 0;
-      for (int j = 0; j < n; j++) hits |= (uint32_t)(mass[begin + j] >= least && mass[begin + j] > 0) << j;
-#endif
-      for (; hits; hits &= hits - 1) {
-        const int j = __builtin_ctz(hits);
-        candidates.push_back({mass[begin + j], (int32_t)(begin + j)});
-        sum += mass[begin + j];
-      }
-    }
-    const bool complete = least == settings.min_p || floor == 0.0f;
-    const bool enough = by_rank ? (int64_t)candidates.size() >= settings.top_k
-                                : settings.min_p <= 0.0f && sum >= settings.top_p * total;
-    if (!complete && !enough) continue;
-    if (by_rank) {
-      keep_largest(candidates, settings.top_k, std::numeric_limits<double>::infinity());
-      sum = 0;
-      for (const Candidate& c : candidates) sum += c.mass;
-    } else if (!complete) {
-      sum = total;
-    }
-    if (settings.top_p < 1.0f)
-      keep_largest(candidates, std::numeric_limits<int64_t>::max(), (double)settings.top_p * sum);
-    break;
-  }
-  double kept = 0;
-  for (const Candidate& c : candidates) kept += c.mass;
-  const double target = settings.uniform * kept;
+  const double target = settings.uniform * total;
   double passed = 0;
-  for (const Candidate& c : candidates) {
-    passed += c.mass;
-    if (passed > target) return c.id;
+  size_t block = 0;
+  while (block + 1 < sums.size() && passed + sums[block] <= target) passed += sums[block++];
+  int64_t last = best.id;
+  for (int64_t i = (int64_t)block * BLOCK; i < vocab; i++) {
+    if (mass[i] <= 0) continue;
+    last = i;
+    passed += mass[i];
+    if (passed > target) return i;
   }
-  return candidates.empty() ? best.id : candidates.back().id;
+  return last;
 }
 
 template <class T>
