@@ -1,4 +1,4 @@
-"""The claims matrix again, through a whole gateway on real stores: status, code, challenge, one conclusion on record."""
+"""The claims matrix again, through a whole gateway on real stores: status, code, challenge, one conclusion each."""
 
 from __future__ import annotations
 
