@@ -109,11 +109,11 @@ async def test_of_fifty_concurrent_puts_with_one_etag_exactly_one_wins(stage: Po
     assert stage.service.version == 2
 
 
-@pytest.mark.parametrize("field", ["is_admin: true", "role: admin", "allowed_routes: ['*']"])
-async def test_an_unknown_field_is_refused_and_named(stage: PolicyStage, field: str) -> None:
-    response = await stage.put(TEXT.replace("settings:", f"{field}\nsettings:"))
-    assert (response.status_code, code(response)) == (422, "unknown_field")
-    assert response.json()["error"]["param"] == field.partition(":")[0]
+async def test_an_unknown_field_is_refused_and_named(stage: PolicyStage) -> None:
+    for field in ("is_admin: true", "role: admin", "allowed_routes: ['*']"):
+        response = await stage.put(TEXT.replace("settings:", f"{field}\nsettings:"))
+        assert (response.status_code, code(response)) == (422, "unknown_field")
+        assert response.json()["error"]["param"] == field.partition(":")[0]
 
 
 async def test_a_broken_document_answers_422_with_the_place_and_the_nearest_name(stage: PolicyStage) -> None:
@@ -191,10 +191,10 @@ async def test_versions_are_paged_newest_first(stage: PolicyStage) -> None:
     assert (first["has_more"], rest["has_more"], rest["next_cursor"], first["total"]) == (True, False, None, 5)
 
 
-@pytest.mark.parametrize("cursor", ["zzz", "djF4", "MTI", "🙂"])
-async def test_a_cursor_that_was_not_issued_answers_400(stage: PolicyStage, cursor: str) -> None:
-    response = await stage.call("GET", "/policies/versions", params={"cursor": cursor})
-    assert (response.status_code, code(response)) == (400, "invalid_cursor")
+async def test_a_cursor_that_was_not_issued_answers_400(stage: PolicyStage) -> None:
+    for cursor in ("zzz", "djF4", "MTI", "🙂"):
+        response = await stage.call("GET", "/policies/versions", params={"cursor": cursor})
+        assert (response.status_code, code(response)) == (400, "invalid_cursor")
 
 
 async def test_one_version_shows_its_text(stage: PolicyStage) -> None:
