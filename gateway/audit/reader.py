@@ -20,7 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.audit.canonical import parse_json
 from gateway.audit.courier import Lag
 from gateway.audit.cursor import Place, decode_cursor, encode_cursor
-from gateway.audit.tables import audit_event
+from gateway.audit.tables import audit_event, plain
 from gateway.errors import Unavailable
 from gateway.flow.values import Effect, PastDecision, Principal
 
@@ -117,7 +117,7 @@ class AuditReader:
             )
         async with self._reading(lag) as connection:
             found = (await connection.execute(statement)).mappings().all()
-        page = tuple(_plain(row) for row in found[:limit])
+        page = tuple(plain(row) for row in found[:limit])
         more = len(found) > limit
         following = Place(page[-1]["ts"], page[-1]["event_id"]) if more else None
         return Page(
@@ -138,7 +138,19 @@ class AuditReader:
             )
         async with self._reading(lag) as connection:
             row = (await connection.execute(statement)).mappings().one_or_none()
-        return None if row is None else whole(_plain(row))
+        return None if row is None else whole(plain(row))
+
+    async def of_request(self, request_id: UUID) -> tuple[Mapping[str, Any], ...]:
+        """All events of one request, oldest first, as `event` gives them."""
+        lag = await self._settle(SETTLE_S)
+        statement = (
+            sa.select(audit_event)
+            .where(audit_event.c.request_id == request_id)
+            .order_by(audit_event.c.ts, audit_event.c.event_id)
+        )
+        async with self._reading(lag) as connection:
+            found = (await connection.execute(statement)).mappings().all()
+        return tuple(whole(plain(row)) for row in found)
 
     async def recent(
         self, *, since: datetime | None = None, until: datetime | None = None, limit: int
@@ -187,11 +199,6 @@ def whole(row: Mapping[str, Any]) -> dict[str, Any]:
     event["record"] = parse_json(event.pop("rec"))
     event.pop("personal_salt")
     return event
-
-
-def _plain(row: sa.RowMapping) -> dict[str, Any]:
-    """Built-in kinds of text and UUID: the drivers' own subclasses of both are refused by serialisers."""
-    return {str(name): UUID(int=value.int) if isinstance(value, UUID) else value for name, value in row.items()}
 
 
 def _conditions(wanted: EventFilter) -> list[sa.ColumnElement[bool]]:

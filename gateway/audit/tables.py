@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+from uuid import UUID
+
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql as pg
 
@@ -95,3 +98,8 @@ audit_quarantine = sa.Table(
     sa.Column("error", sa.Text, nullable=False),
     sa.UniqueConstraint("boot_id", "node_seq"),
 )
+
+
+def plain(row: sa.RowMapping) -> dict[str, Any]:
+    """Built-in kinds of text and UUID: the drivers' own subclasses of both are refused by serialisers."""
+    return {str(name): UUID(int=value.int) if isinstance(value, UUID) else value for name, value in row.items()}

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.audit.canonical import CommitmentKey, chain_hash, genesis, parse_json
 from gateway.audit.columns import DERIVED, derive
-from gateway.audit.tables import audit_event, audit_quarantine
+from gateway.audit.tables import audit_event, audit_quarantine, plain
 
 BATCH = 2000
 
@@ -154,7 +154,7 @@ async def _chains(
         .group_by(event.boot_id)
         .order_by(sa.func.min(event.ts))
     )
-    return [tuple(row) for row in found]
+    return [(node, UUID(int=boot.int), low, high) for node, boot, low, high in found]
 
 
 async def _rows(connection: AsyncConnection, boot_id: UUID, low: int, high: int) -> AsyncIterator[dict[str, Any]]:
@@ -167,7 +167,7 @@ async def _rows(connection: AsyncConnection, boot_id: UUID, low: int, high: int)
         .where(quarantine.boot_id == boot_id, quarantine.node_seq.between(low, high))
         .order_by(quarantine.node_seq)
     )
-    apart = [dict(row) for row in kept.mappings()]
+    apart = [plain(row) for row in kept.mappings()]
     after: tuple[int, UUID] | None = None
     while True:
         statement = (
@@ -180,7 +180,7 @@ async def _rows(connection: AsyncConnection, boot_id: UUID, low: int, high: int)
             statement = statement.where(
                 sa.tuple_(audit_event.c.node_seq, audit_event.c.event_id) > sa.tuple_(after[0], after[1])
             )
-        batch = [dict(row) for row in (await connection.execute(statement)).mappings()]
+        batch = [plain(row) for row in (await connection.execute(statement)).mappings()]
         for row in batch:
             while apart and apart[0]["node_seq"] <= row["node_seq"]:
                 yield apart.pop(0)

@@ -1,0 +1,235 @@
+"""`esclusa audit`: read and verify the trail on the machine itself. Parses and prints; `gateway.audit` reads.
+
+Shows what is still in this machine's spool as well. Access is that of the database account, not of a policy role.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+import typer
+
+if TYPE_CHECKING:
+    from sqlalchemy.ext.asyncio import AsyncEngine
+
+    from gateway.audit.reader import AuditReader
+    from gateway.settings import Settings
+
+T = TypeVar("T")
+
+app = typer.Typer(help="The audit trail: tail, show, verify.", no_args_is_help=True)
+
+CONFIG = typer.Option(None, "--config", help="Settings file (YAML).")
+JSON = typer.Option(False, "--json", help="JSON on stdout, one event a line.")
+BROKEN = 3
+
+
+@app.command("tail")
+def tail(
+    count: int = typer.Option(20, "--count", "-n", min=1, max=500, help="How many of the latest events."),
+    follow: bool = typer.Option(False, "--follow", "-f", help="Go on with new events until Ctrl-C."),
+    subject: str | None = typer.Option(None, "--subject", help="Only this subject."),
+    model: str | None = typer.Option(None, "--model", help="Only this requested or served model."),
+    decision: str | None = typer.Option(None, "--decision", help="allow, deny or error."),
+    since_h: float = typer.Option(24.0, "--since", min=0.01, max=24 * 31, help="Hours to look back."),
+    config: Path | None = CONFIG,
+    as_json: bool = JSON,
+) -> None:
+    """Print the latest events, oldest first.
+
+    Example: esclusa audit tail -n 50 --decision deny
+    """
+    from gateway.audit.reader import EventFilter
+
+    def wanted() -> EventFilter:
+        now = datetime.now(UTC)
+        start, end = now - timedelta(hours=since_h), now + timedelta(minutes=5)
+        return EventFilter(start=start, end=end, subject=subject, model=model, decision=decision)
+
+    def matches(row: Mapping[str, Any]) -> bool:
+        asked = (("subject", subject), ("decision", decision))
+        named = model is None or model in (row["model_requested"], row["model_served"])
+        return named and all(value is None or row[name] == value for name, value in asked)
+
+    async def work(reader: AuditReader, _engine: AsyncEngine, spool: Path) -> None:
+        seen: set[UUID] = set()
+        while True:
+            page = await reader.events(wanted(), limit=count if not seen else 500)
+            rows = {row["event_id"]: row for row in _spooled(spool) if matches(row)}
+            rows |= {row["event_id"]: row for row in page.events}
+            latest = sorted(rows.values(), key=lambda row: (row["ts"], row["event_id"]))
+            for row in latest if seen else latest[-count:]:
+                if row["event_id"] not in seen:
+                    print(_json(row) if as_json else _line(row), flush=True)
+            seen.update(rows)
+            if not follow:
+                return
+            await asyncio.sleep(1.0)
+
+    _with_trail(config, work)
+
+
+@app.command("show")
+def show(
+    event_or_request: UUID = typer.Argument(..., help="An event id or a request id (`x-request-id`)."),
+    config: Path | None = CONFIG,
+    as_json: bool = JSON,
+) -> None:
+    """Print one event, or all events of one request, with their records.
+
+    Example: esclusa audit show 01a22d3c-6ad0-7a28-9908-40d788dc40a9
+    """
+
+    async def work(reader: AuditReader, _engine: AsyncEngine, spool: Path) -> list[Mapping[str, Any]]:
+        waiting = [row for row in _spooled(spool) if event_or_request in (row["event_id"], row["request_id"])]
+        found = [*await reader.of_request(event_or_request), *waiting]
+        one = None if found else await reader.event(event_or_request)
+        unique = {row["event_id"]: row for row in ([one] if one is not None else reversed(found))}
+        return sorted(unique.values(), key=lambda row: (row["ts"], row["event_id"]))
+
+    rows = _with_trail(config, work)
+    if not rows:
+        print("no event and no request has this id", file=sys.stderr)
+        raise typer.Exit(1)
+    for row in rows:
+        print(_json(row) if as_json else json.dumps(json.loads(_json(row)), indent=2, ensure_ascii=False))
+
+
+@app.command("verify")
+def verify(
+    start: datetime | None = typer.Option(None, "--from", help="Take chains up at this time (UTC)."),
+    end: datetime | None = typer.Option(None, "--to", help="Up to this time (UTC)."),
+    config: Path | None = CONFIG,
+    as_json: bool = JSON,
+) -> None:
+    """Walk the hash chains. Exit 3 at any row that was changed, removed, inserted or renumbered.
+
+    Rows cut off the end of a chain cannot be seen from inside the database.
+
+    Example: esclusa audit verify --from 2026-11-01
+    """
+    from gateway.audit.verify import ChainReport
+    from gateway.audit.verify import verify as walk
+
+    async def work(_reader: AuditReader, engine: AsyncEngine, spool: Path) -> list[ChainReport]:
+        key = _commitment_key(config, spool)
+        if key is None:
+            print("personal values are not compared: the commitment key is not here", file=sys.stderr)
+        return [report async for report in walk(engine, key=key, start=_utc(start), end=_utc(end))]
+
+    reports = _with_trail(config, work)
+    problems = [problem for report in reports for problem in report.problems]
+    if as_json:
+        print(_json({"ok": not problems, "rows": sum(report.checked for report in reports), "chains": reports}))
+    else:
+        for report in reports:
+            state = "ok" if not report.problems else f"{len(report.problems)} problems"
+            print(f"{report.node_id} {report.boot_id} {report.first_seq}-{report.last_seq} {state}")
+        for problem in problems:
+            print(
+                f"  {problem.kind} at {problem.boot_id} #{problem.node_seq} {problem.event_id or ''} {problem.detail}"
+            )
+        print(f"{sum(report.checked for report in reports)} rows in {len(reports)} chains checked", file=sys.stderr)
+    if problems:
+        raise typer.Exit(BROKEN)
+
+
+def _with_trail(config: Path | None, work: Callable[[AuditReader, AsyncEngine, Path], Awaitable[T]]) -> T:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from gateway.audit.courier import Lag
+    from gateway.audit.reader import AuditReader
+    from gateway.errors import ConfigError, Unavailable
+    from gateway.local.datastores import open_database
+    from gateway.local.paths import spool_dir
+    from gateway.storage.postgres import make_engine
+
+    settings = _settings(config)
+
+    async def as_it_is(_timeout_s: float) -> Lag:
+        return Lag(watermark=datetime.now(UTC), seconds=0.0)
+
+    async def run() -> T:
+        async with open_database(settings) as url:
+            engine = make_engine(url, pool_size=1, statement_timeout_s=600.0, application_name="esclusa-audit")
+            try:
+                return await work(AuditReader(engine, cursor_key=b"", settle=as_it_is), engine, spool_dir(settings))
+            finally:
+                await engine.dispose()
+
+    try:
+        return asyncio.run(run())
+    except Unavailable as error:
+        raise ConfigError(
+            f"the audit trail cannot be read ({error.detail})", hint="is the schema migrated? esclusa db check"
+        ) from error
+    except (OSError, SQLAlchemyError) as error:
+        raise ConfigError(
+            f"the database does not answer ({type(error).__name__})", hint="check DATABASE_URL; see `esclusa doctor`"
+        ) from error
+
+
+def _settings(config: Path | None) -> Settings:
+    from gateway.settings import load_settings
+
+    return load_settings(config)
+
+
+def _commitment_key(config: Path | None, spool: Path) -> Any:
+    from gateway.audit.boots import KEY_FILE
+    from gateway.audit.canonical import CommitmentKey
+
+    configured = _settings(config).audit.hmac_key
+    if configured is not None:
+        return CommitmentKey(configured.get_secret_value().encode())
+    try:
+        return CommitmentKey((spool / KEY_FILE).read_bytes())
+    except OSError:
+        return None
+
+
+def _spooled(spool: Path) -> Iterable[dict[str, Any]]:
+    from gateway.audit.spooled import unshipped
+
+    return unshipped(spool)
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _json(document: Any) -> str:
+    import orjson
+
+    return orjson.dumps(document, option=orjson.OPT_UTC_Z).decode()
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    """One event for a person: when, what, who, which model, how it ended."""
+    end = row["outcome"] or row["deny_code"] or ""
+    tokens = "" if row["tokens_out"] is None else f"{row['tokens_in']}+{row['tokens_out']} tokens"
+    what = row["model_served"] or row["model_requested"] or row["target"] or row["route"]
+    fields = (
+        row["ts"].astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
+        f"{row['phase']:10}",
+        f"{row['decision']:5}",
+        f"{row['tenant']}/{row['subject'] or '(erased)'}",
+        what,
+        "" if row["http_status"] is None else str(row["http_status"]),
+        end,
+        tokens,
+        str(row["request_id"]),
+    )
+    return _printable("  ".join(field for field in fields if field))
+
+
+def _printable(text: str) -> str:
+    """A user agent or a subject must not move the terminal's cursor (T30)."""
+    return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)

@@ -1,0 +1,166 @@
+"""`esclusa audit` and `esclusa db` on a real database."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from gateway.audit.service import AuditService
+from gateway.cli import audit, db
+from gateway.errors import ConfigError
+from gateway.flow.context import SystemClock, SystemIds
+from gateway.settings import AuditSettings
+from gateway.storage.postgres import connect_raw, make_engine
+from tests.fakes.exchanges import ANA, admitted, denied, finished
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def spool(tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("ESCLUSA_AUDIT__SPOOL_DIR", str(tmp_path / "spool"))
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def run(spool: Path) -> Run:
+    def esclusa(*words: str) -> Result:
+        app = {"audit": audit.app, "db": db.app}[words[0]]
+        return CliRunner().invoke(app, list(words[1:]))
+
+    return esclusa
+
+
+def write(url: str, spool: Path) -> str:
+    """An answered request and a refused one; the id of the first."""
+
+    async def work() -> str:
+        engine = make_engine(url, connect_timeout_s=1)
+        service = AuditService(
+            engine,
+            settings=AuditSettings(),
+            spool_dir=spool,
+            clock=SystemClock(),
+            ids=SystemIds(),
+            node_id="node-a",
+            gateway_version="0.1.0",
+        )
+        await service.start()
+        exchange, refusal = admitted(), denied(replace(ANA, subject="luis\x1b[31m"))
+        for one, last in ((exchange, finished(exchange)), (refusal, refusal)):
+            await service.intent(one)
+            await service.completion(last)
+        await service.close()
+        await engine.dispose()
+        return str(exchange.request_id)
+
+    return asyncio.run(work())
+
+
+def execute(url: str, statement: str) -> None:
+    async def work() -> None:
+        connection = await connect_raw(url)
+        await connection.execute(f"SET session_replication_role = replica; {statement}")
+        await connection.close()
+
+    asyncio.run(work())
+
+
+def test_tail_prints_the_latest_events_oldest_first(run: Run, spool: Path, database_url: str) -> None:
+    write(database_url, spool)
+    lines = run("audit", "tail").stdout.splitlines()
+    assert len(lines) == 4
+    assert "acme/u-1042" in lines[1]
+    assert "26+12 tokens" in lines[1]
+    assert "model_not_permitted" in lines[2] or "denied" in lines[3]
+
+
+def test_tail_as_json_is_one_event_a_line(run: Run, spool: Path, database_url: str) -> None:
+    write(database_url, spool)
+    events = [json.loads(line) for line in run("audit", "tail", "--json", "-n", "2").stdout.splitlines()]
+    assert [event["decision"] for event in events] == ["deny", "deny"]
+
+
+def test_a_subject_cannot_send_escape_sequences_to_the_terminal(run: Run, spool: Path, database_url: str) -> None:
+    write(database_url, spool)
+    assert "\x1b" not in run("audit", "tail").stdout
+
+
+def test_tail_filters(run: Run, spool: Path, database_url: str) -> None:
+    write(database_url, spool)
+    assert len(run("audit", "tail", "--decision", "allow").stdout.splitlines()) == 2
+    assert len(run("audit", "tail", "--model", "auto").stdout.splitlines()) == 2
+    assert len(run("audit", "tail", "--subject", "nobody").stdout.splitlines()) == 0
+
+
+def test_events_that_only_the_spool_has_are_shown_too(run: Run, spool: Path) -> None:
+    request_id = write("postgresql://nobody:x@127.0.0.1:1/none", spool)
+    events = [json.loads(line) for line in run("audit", "tail", "--json").stdout.splitlines()]
+    assert [event["spooled"] for event in events] == [True] * 4
+    assert len(run("audit", "show", request_id, "--json").stdout.splitlines()) == 2
+
+
+def test_show_prints_the_records_of_a_request_and_of_an_event(run: Run, spool: Path, database_url: str) -> None:
+    request_id = write(database_url, spool)
+    events = [json.loads(line) for line in run("audit", "show", request_id, "--json").stdout.splitlines()]
+    assert [event["phase"] for event in events] == ["intent", "completion"]
+    assert events[1]["record"]["usage"]["tokens_out"] == 12
+    (one,) = run("audit", "show", events[0]["event_id"], "--json").stdout.splitlines()
+    assert json.loads(one)["event_id"] == events[0]["event_id"]
+
+
+def test_show_of_an_unknown_id_exits_1(run: Run) -> None:
+    assert run("audit", "show", "01a22d3c-6ad0-7a28-9908-40d788dc40a9").exit_code == 1
+
+
+def test_verify_of_a_whole_trail_exits_0(run: Run, spool: Path, database_url: str) -> None:
+    write(database_url, spool)
+    report = json.loads(run("audit", "verify", "--json").stdout)
+    assert (report["ok"], report["rows"]) == (True, 4)
+
+
+def test_verify_of_a_changed_trail_exits_3_and_names_the_row(run: Run, spool: Path, database_url: str) -> None:
+    write(database_url, spool)
+    execute(database_url, "UPDATE audit_event SET decision = 'allow' WHERE decision = 'deny'")
+    answer = run("audit", "verify")
+    assert answer.exit_code == 3
+    assert "column_mismatch" in answer.stdout
+    assert "#3" in answer.stdout
+
+
+def test_verify_reads_personal_values_with_the_key_of_the_spool(run: Run, spool: Path, database_url: str) -> None:
+    write(database_url, spool)
+    execute(database_url, "UPDATE audit_event SET personal = NULL, subject = 'otra' WHERE subject = 'u-1042'")
+    assert run("audit", "verify").exit_code == 3
+    (spool / "commitment.key").unlink()
+    without = run("audit", "verify")
+    assert without.exit_code == 0
+    assert "not compared" in without.stderr
+
+
+def test_a_database_that_is_away_is_an_error_with_a_hint(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgresql://nobody:x@127.0.0.1:1/none")
+    for words in (("audit", "tail"), ("audit", "verify"), ("db", "current")):
+        failed = run(*words)
+        assert isinstance(failed.exception, ConfigError)
+        assert "hint" in str(failed.exception)
+
+
+def test_db_says_where_it_is_and_that_nothing_is_pending(run: Run) -> None:
+    state = json.loads(run("db", "current", "--json").stdout)
+    assert state["current"] == state["head"]
+    assert run("db", "check").exit_code == 0
+
+
+def test_db_downgrade_needs_a_yes(run: Run) -> None:
+    assert run("db", "downgrade", "base").exit_code == 2
+    assert run("db", "downgrade", "base", "--yes").stdout.strip() == "empty"
+    assert run("db", "check").exit_code == 1
+    assert "-> 0" in run("db", "upgrade").stdout
