@@ -54,13 +54,17 @@ def test_prompt_logprobs_cover_every_token_after_the_first_for_any_chunk(budget:
 
 
 def test_prompt_logprobs_survive_a_preemption_before_the_first_token() -> None:
-    runner = FakeRunner(num_blocks=9, block_size=4)
-    engine = engine_of(runner, max_num_batched_tokens=6, scheduling_policy="priority")
-    older = [request(f"o{i}", f"abc{i}", max_tokens=12) for i in range(3)]
-    echo = request("echo", "una pregunta", prompt_logprobs=0, max_tokens=2, priority=5)
-    results = engine.generate([*older, echo])
-    assert results[-1].prompt_logprobs is not None
-    assert [p.token_id for p in results[-1].prompt_logprobs if p] == list(b"na pregunta")
+    runner = FakeRunner(num_blocks=8, block_size=4, max_model_len=32)
+    engine = engine_of(runner, long_prefill_token_threshold=2, scheduling_policy="priority")
+    prompt = "una pregunta muy larga"
+    older = request("older", "abcd", max_tokens=12)
+    echo = request("echo", prompt, prompt_logprobs=0, max_tokens=2, priority=5)
+    result = engine.generate([older, echo])[1]
+    assert result.choices[0].signals is not None
+    assert result.choices[0].signals.preemptions > 0
+    assert result.prompt_logprobs is not None
+    assert [p.token_id for p in result.prompt_logprobs if p] == list(prompt.encode()[1:])
+    assert [p.logprob for p in result.prompt_logprobs if p] == [-float(i) for i in range(21)]
 
 
 def test_echo_without_tokens_ends_with_length_and_counts_none() -> None:

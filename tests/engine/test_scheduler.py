@@ -111,15 +111,24 @@ def test_hits_of_its_own_blocks_after_preemption_are_not_counted_as_cached() -> 
 
 
 def test_nobody_is_admitted_in_a_step_that_preempted() -> None:
-    rig = Rig(num_blocks=7)
-    rig.add(*batch(5))
-    while rig.scheduler.has_work:
-        before = rig.scheduler.num_preemptions
-        waiting = {item.order for item in rig.scheduler.waiting.all()}
+    rig = Rig(num_blocks=8, max_num_seqs=2, scheduling_policy="priority", enable_prefix_caching=False)
+    first, victim = sequence(8, max_tokens=20, priority=0), sequence(16, max_tokens=20, priority=5)
+    rig.add(first, victim)
+    rig.step()
+    small = sequence(2, max_tokens=2, priority=1)
+    rig.add(small)
+    while not victim.preemptions:
         rig.step()
-        if rig.scheduler.num_preemptions > before:
-            ran = {work.sequence.order for work in rig.runner.steps[-1].work}  # type: ignore[attr-defined]
-            assert not ran & waiting
+    assert [work.sequence for work in rig.runner.steps[-1].work] == [first]
+    rig.step()
+    assert small.status is Status.RUNNING
+
+
+def test_two_long_prompts_are_not_admitted_by_chunk_into_a_pool_that_holds_one() -> None:
+    rig = Rig(num_blocks=10, max_num_batched_tokens=8, long_prefill_token_threshold=4)
+    rig.add(sequence(24, max_tokens=1), sequence(24, max_tokens=1))
+    rig.run()
+    assert rig.scheduler.num_preemptions == 0
 
 
 def test_a_long_prompt_waits_until_all_of_it_fits_and_is_then_never_preempted() -> None:
@@ -231,6 +240,20 @@ def test_a_row_fault_ends_only_its_sequence() -> None:
     rig.add(good, bad)
     rig.run()
     assert (good.finish_reason, bad.finish_reason) == (FinishReason.LENGTH, FinishReason.ERROR)
+
+
+def test_the_blocks_of_a_sequence_that_failed_are_served_to_nobody() -> None:
+    rig = Rig()
+    prompt = list(range(20))
+    bad = sequence(prompt, max_tokens=9)
+    rig.add(bad)
+    rig.step()
+    rig.runner.row_faults[bad.request_id] = ValueError("not finite")
+    rig.run()
+    again = sequence(prompt)
+    rig.add(again)
+    rig.run()
+    assert again.num_cached == 0
 
 
 def test_a_missing_sample_is_the_fault_of_its_sequence() -> None:
