@@ -21,10 +21,10 @@ from weakref import WeakValueDictionary
 
 from engine.config import EngineConfig
 from engine.core import Delivery, Submission
-from engine.errors import DuplicateRequest, EngineError, EngineUnavailable, InvalidGrammar
+from engine.errors import DuplicateRequest, EngineError, EngineFault, EngineUnavailable, InvalidGrammar, InvalidInput
 from engine.grammar import GrammarCompiler
 from engine.loop import EngineState, EngineThread
-from engine.ports import LoadedModel, Loader, Progress, TokenizerPort
+from engine.ports import Embedder, LoadedModel, Loader, Progress, TokenizerPort
 from engine.requests import FinishReason, GenerationRequest, Grammar, PromptScore, SamplingParams
 from engine.sampling import RequestLimits, check_prompt, request_limits, validate
 from engine.sequence import Kind
@@ -173,9 +173,7 @@ class AsyncEngine:
             check_prompt(ids, self._limits())
         embedder = self._model.embedder
         if embedder is not None:
-            loop = asyncio.get_running_loop()
-            vectors = await loop.run_in_executor(self._executor, embedder.embed, inputs)
-            return [tuple(vector) for vector in vectors]
+            return await self._encode(embedder, inputs)
         streams = []
         for index, ids in enumerate(inputs):
             request = GenerationRequest(
@@ -236,13 +234,29 @@ class AsyncEngine:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
+    async def _encode(self, embedder: Embedder, inputs: Sequence[Sequence[int]]) -> list[tuple[float, ...]]:
+        """A sentence encoder has no steps; it runs in the engine thread, so that drain, sleep and close hold for it."""
+        thread = self._accepting_thread()
+        vectors: list[tuple[float, ...]] = []
+        try:
+            await self._act(
+                thread.between_steps(lambda: vectors.extend(tuple(vector) for vector in embedder.embed(inputs)))
+            )
+        except EngineError:
+            raise
+        except Exception as error:
+            log.exception("encoding failed", extra={"inputs": len(inputs)})
+            raise EngineFault("a fault while these inputs were encoded") from error
+        return vectors
+
     def _submit(self, submission: Submission) -> GenerationStream:
-        thread, request_id = self._running_thread, submission.request.request_id
-        if thread.state not in _ACCEPTING:
-            raise EngineUnavailable(f"the engine is {thread.state.value}", hint="retry in a moment")
+        thread, request_id = self._accepting_thread(), submission.request.request_id
         known = self._streams.get(request_id)
         if known is not None and not known.finished:
             raise DuplicateRequest("request_id", request_id, "a request with this id is running")
+        if self._model.embedder is not None:
+            name = self.config.served_model_name or "this model"
+            raise InvalidInput("model", name, "encodes sentences and generates no text", hint="ask for embeddings")
         submission = replace(submission, ticket=next(self._tickets))
         stream = GenerationStream(request_id, self._closed)
         self._streams[request_id] = stream
@@ -303,7 +317,13 @@ class AsyncEngine:
         return bad_word_ids(self._model.tokenizer, sampling.bad_words)
 
     def _limits(self) -> RequestLimits:
-        return request_limits(self.config, self._model.runner)
+        return request_limits(self.config, self._model.runner, paged=self._model.embedder is None)
+
+    def _accepting_thread(self) -> EngineThread:
+        thread = self._running_thread
+        if thread.state not in _ACCEPTING:
+            raise EngineUnavailable(f"the engine is {thread.state.value}", hint="retry in a moment")
+        return thread
 
     @property
     def _model(self) -> LoadedModel:

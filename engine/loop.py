@@ -113,6 +113,10 @@ class EngineThread:
     def wake(self) -> Future[None]:
         return self._control(self._wake_up)
 
+    def between_steps(self, action: Callable[[], None]) -> Future[None]:
+        """Run `action` in the engine thread; it may take as long as a step."""
+        return self._control(action)
+
     def close(self) -> Future[None]:
         """End everything, release the runner, stop the thread. `EngineUnavailable` when it has stopped before."""
         return self._control(self._begin_stop)

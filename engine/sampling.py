@@ -39,12 +39,13 @@ class RequestLimits:
     cache_salt_required: bool
 
 
-def request_limits(config: EngineConfig, runner: Runner) -> RequestLimits:
+def request_limits(config: EngineConfig, runner: Runner, *, paged: bool = True) -> RequestLimits:
+    """`paged` is False for a sentence encoder, which keeps no cache: only its own length limits it."""
+    window = min(runner.max_model_len, config.max_model_len or runner.max_model_len)
     blocks = min(runner.num_blocks, config.max_blocks_per_share or runner.num_blocks)
-    window = min(runner.max_model_len, config.max_model_len or runner.max_model_len, blocks * runner.block_size)
     return RequestLimits(
         vocab_size=runner.vocab_size,
-        window=window,
+        window=min(window, blocks * runner.block_size) if paged else window,
         max_choices=min(MAX_CHOICES, config.max_num_seqs),
         cache_salt_required=config.cache_salt_required and config.enable_prefix_caching,
     )

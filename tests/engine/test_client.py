@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
@@ -16,9 +16,12 @@ from engine import (
     EngineState,
     EngineUnavailable,
     FinishReason,
+    InvalidInput,
+    LoadedModel,
     PoisonRequest,
 )
 from engine.step import Step
+from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.engines import collect, config, loader_of, request, text_of, tokens_of, until
 from tests.fakes.runner import FakeRunner
 
@@ -232,6 +235,31 @@ async def test_embed_gives_one_vector_per_input_in_order(start: Start) -> None:
     engine = await start(max_num_batched_tokens=4)
     vectors = await engine.embed([[1, 2, 3], [4] * 10, [5]])
     assert vectors == [(6.0, 3.0), (40.0, 10.0), (5.0, 1.0)]
+
+
+class Encoder:
+    def embed(self, token_id_lists: Sequence[Sequence[int]]) -> list[list[float]]:
+        if any(ids[0] == 9 for ids in token_id_lists):
+            raise RuntimeError("kernel")
+        return [[float(len(ids))] for ids in token_id_lists]
+
+
+async def test_a_sentence_encoder_embeds_inputs_longer_than_the_cache_and_isolates_its_faults() -> None:
+    runner = FakeRunner(num_blocks=1, max_model_len=100)
+    model = LoadedModel(runner, ByteTokenizer(), "", Encoder())
+    engine = AsyncEngine(config(), loader=lambda *_: model)
+    await engine.start()
+    assert await engine.embed([[1] * 80, [2]]) == [(80.0,), (1.0,)]
+    with pytest.raises(EngineFault):
+        await engine.embed([[9]])
+    with pytest.raises(InvalidInput):
+        await engine.embed([[1] * 101])
+    assert await engine.embed([[3]]) == [(1.0,)]
+    with pytest.raises(InvalidInput, match="generates no text"):
+        engine.generate(request("a"))
+    await engine.close()
+    with pytest.raises(EngineUnavailable):
+        await engine.embed([[3]])
 
 
 async def test_drain_refuses_new_work_and_finishes_the_old(start: Start) -> None:
