@@ -81,6 +81,7 @@ class PolicyStage:
     client: httpx2.AsyncClient
     service: AccessService
     audit: RememberingAudit
+    app: Any
     events: list[AdminEvent] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -128,6 +129,6 @@ async def policy_stage(
 
     transport = httpx2.ASGITransport(app=with_context)
     async with httpx2.AsyncClient(transport=transport, base_url="http://gw") as client:
-        yield PolicyStage(client, service, audit)
+        yield PolicyStage(client, service, audit, with_context)
     await service.close()
     await engine.dispose()

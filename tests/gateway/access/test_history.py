@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import asyncpg
 import pytest
 
 from gateway.access.repository import PolicyRepository
@@ -16,7 +17,7 @@ from gateway.errors import Unavailable
 from gateway.flow.context import SystemClock
 from gateway.flow.values import ModelCard
 from gateway.settings import AccessSettings
-from gateway.storage.postgres import make_engine
+from gateway.storage.postgres import connect_raw, make_engine
 
 SEED = Path(__file__).parents[3] / "policies" / "default.yaml"
 CATALOG = (
@@ -107,6 +108,43 @@ async def test_of_fifty_concurrent_writers_exactly_one_wins_each_version(reposit
 
     results = await asyncio.gather(*(write(number) for number in range(50)))
     assert [version for version in results if version is not None] == [2]
+
+
+async def test_a_missed_notification_is_made_up_by_the_poll(make_service: ServiceMaker, database_url: str) -> None:
+    service = make_service(poll_s=0.2)
+    await service.start()
+    connection = await connect_raw(database_url)
+    await connection.execute(
+        "INSERT INTO policy_version (version, sha256, source, syntax, known_models, author_tenant, author_issuer,"
+        " author_subject, origin) SELECT 2, sha256, source, syntax, known_models, 't', 'i', 's', 'change'"
+        " FROM policy_version WHERE version = 1"
+    )
+    await connection.execute("UPDATE policy_head SET version = 2")
+    await connection.close()
+    assert await until(lambda: service.version == 2) < 2.0
+
+
+async def test_a_stored_version_that_cannot_be_used_leaves_the_last_good_one_serving(
+    make_service: ServiceMaker, repository: PolicyRepository
+) -> None:
+    service = make_service(poll_s=0.1)
+    await service.start()
+    await repository.append(changed("apiVersion: esclusa/v9"), expected=1)
+    await until(lambda: service.status().state == "degraded")
+    assert service.version == 1
+
+
+async def test_the_history_cannot_be_rewritten(repository: PolicyRepository, database_url: str) -> None:
+    await repository.seed(changed("# one"))
+    connection = await connect_raw(database_url)
+    for statement in (
+        "UPDATE policy_version SET source = 'other'",
+        "DELETE FROM policy_version",
+        "TRUNCATE policy_version CASCADE",
+    ):
+        with pytest.raises(asyncpg.InsufficientPrivilegeError):
+            await connection.execute(statement)
+    await connection.close()
 
 
 async def test_without_any_copy_a_dead_database_means_503(tmp_path: Path) -> None:
