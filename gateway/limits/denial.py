@@ -21,13 +21,15 @@ def denial(verdict: LimitVerdict) -> GatewayError:
         raise ValueError("only a refusal becomes an error")
     headers = ratelimit_headers(verdict)
     if verdict.kind == "store":
-        return Unavailable(
+        error = Unavailable(
             verdict.reason,
             code="limits_unavailable",
             hint="try again shortly; an operator must restore the store of the limits",
             retry_after_s=max(1, ceil(verdict.retry_after_s or 1)),
             detail=f"rule {verdict.rule_id}",
         )
+        error.headers.update(headers)
+        return error
     if verdict.kind == "budget":
         if verdict.retry_after_s is not None and verdict.retry_after_s < CONTENTION_S:
             return BudgetExceeded(

@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 Reply: TypeAlias = "bytes | int | list[Reply] | None"
 
 TICK_S = 0.005
-STALL_S = 0.010
+STALL_S = 0.002
 
 
 class ValkeyError(Exception):
@@ -162,7 +162,8 @@ class _Wire(asyncio.Protocol):
         self._buffer = b""
         self._timer: asyncio.TimerHandle | None = None
         self._tick_due = 0.0
-        self._postponed = False
+        self._late_s = 0.0
+        """Time that the loop spent on other things: it is not the store's, so no deadline counts it."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports are no subclasses of asyncio's.
@@ -171,12 +172,12 @@ class _Wire(asyncio.Protocol):
     def send(self, command: bytes, timeout_s: float) -> asyncio.Future[Reply]:
         loop = self._loop
         future: asyncio.Future[Reply] = loop.create_future()
-        self._waiting.append((future, loop.time() + timeout_s))
+        self._waiting.append((future, loop.time() - self._late_s + timeout_s))
         if not self._out:
             loop.call_soon(self._flush)
         self._out.append(command)
         if self._timer is None:
-            self._arm(TICK_S)
+            self._arm()
         return future
 
     def _flush(self) -> None:
@@ -229,29 +230,25 @@ class _Wire(asyncio.Protocol):
             if not future.done():
                 future.set_exception(ValkeyError(code, message))
 
-    def _arm(self, delay_s: float) -> None:
-        self._tick_due = self._loop.time() + delay_s
-        self._timer = self._loop.call_later(delay_s, self._tick)
+    def _arm(self) -> None:
+        self._tick_due = self._loop.time() + TICK_S
+        self._timer = self._loop.call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
         """One timer for all waiters: cheaper than one each, and it can tell a slow store from a slow loop."""
         now = self._loop.time()
-        if now - self._tick_due > STALL_S and not self._postponed:
-            # This process was busy, not the store: commands may only be leaving now. Give them one more moment.
-            self._postponed = True
-            self._arm(TICK_S)
-            return
-        self._postponed = False
-        pending = False
+        if now - self._tick_due > STALL_S:
+            self._late_s += now - self._tick_due
+        counted, pending = now - self._late_s, False
         for future, deadline in self._waiting:
             if future.done():
                 continue
-            if deadline <= now:
+            if deadline <= counted:
                 future.set_exception(ValkeyError("TIMEOUT", "the store did not answer in time"))
             else:
                 pending = True
         if pending:
-            self._arm(TICK_S)
+            self._arm()
         else:
             self._timer = None
 
