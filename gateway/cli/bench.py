@@ -63,12 +63,55 @@ def kernels(as_json: bool = typer.Option(False, "--json", help="JSON on stdout."
     """
     from kernels.bench import bench_kernels
 
-    rows = bench_kernels()
+    rows = [row.as_dict() for row in bench_kernels()]
     if as_json:
-        print(json.dumps(rows, indent=2, default=str))
+        print(json.dumps(rows, indent=2))
         return
     for row in rows:
-        print("  ".join(f"{key}={value}" for key, value in dict(row).items()))
+        print("  ".join(f"{key}={value}" for key, value in row.items()))
+
+
+@app.command()
+def gateway(
+    concurrency: str = typer.Option("1,16,64", help="Connections, comma-separated."),
+    duration: float = typer.Option(10.0, min=1.0, max=120.0, help="Seconds per measurement."),
+    repeats: int = typer.Option(1, min=1, help="Rounds over all systems; medians are reported."),
+    audit_mode: str = typer.Option("fast", help="fast, standard or strict."),
+    vs: str = typer.Option("", help="Peers, comma-separated: litellm,portkey."),
+    litellm_python: Path | None = typer.Option(None, help="Python of an environment with litellm[proxy]."),
+    portkey_dir: Path | None = typer.Option(None, help="Folder in which npm installed @portkey-ai/gateway."),
+    as_json: bool = typer.Option(False, "--json", help="JSON on stdout."),
+) -> None:
+    """Requests per second of the whole gateway on one core, in front of an upstream that answers at once.
+
+    Example: esclusa bench gateway --concurrency 1,16,64 --duration 10 --json
+    """
+    from gateway.benchmark.suite import BenchmarkError, Plan, run_suite
+    from gateway.benchmark.systems import SystemFailed
+    from gateway.errors import ConfigError
+
+    if audit_mode not in ("fast", "standard", "strict"):
+        raise typer.BadParameter(f"--audit-mode {audit_mode!r}; expected fast, standard or strict")
+    try:
+        levels = tuple(int(text) for text in concurrency.split(","))
+    except ValueError:
+        raise typer.BadParameter(f"--concurrency {concurrency!r}; expected numbers such as 1,16,64") from None
+    peers = tuple(name.strip() for name in vs.split(",") if name.strip())
+    plan = Plan(levels, duration, repeats, audit_mode, peers, litellm_python, portkey_dir)
+    try:
+        report = run_suite(plan, _say)
+    except (BenchmarkError, SystemFailed) as error:
+        raise ConfigError(str(error)) from error
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
+    print(f"{'system':10}{'connections':>12}{'req/s':>10}{'p50 ms':>9}{'p99 ms':>9}{'errors':>8}")
+    for row in report["rows"]:
+        print(
+            f"{row['system']:10}{row['concurrency']:12}{row['requests_per_s']:10.0f}{row['p50_ms']:9.2f}"
+            f"{row['p99_ms']:9.2f}{row['errors']:8}"
+        )
+    print(f"policy decision over 1,000 rules: p99 {report['policy_p99_us']} microseconds")
 
 
 def _engine_table(report: dict[str, Any]) -> None:
