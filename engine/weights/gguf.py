@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
@@ -66,7 +67,7 @@ class GgufWeights:
                 f"GGUF architecture {self.architecture!r} is not supported",
                 hint=f"supported: {', '.join(sorted(_ARCHITECTURES))}",
             )
-        self._bytes = torch.from_numpy(np.memmap(path, dtype=np.uint8, mode="c"))
+        self._bytes = np.asarray(np.memmap(path, dtype=np.uint8, mode="c"))
         self.config: Mapping[str, Any] = _hf_config(self.file, self.architecture)
         self._entries: dict[str, TensorEntry] = {}
         for entry in self.file.tensors.values():
@@ -86,10 +87,10 @@ class GgufWeights:
     def read_codes(self, name: str) -> QuantizedWeight:
         """The blocks of a matrix as they are in the file, rows in the model's order."""
         entry = self._entries[name]
-        rows = self._raw(entry).view(entry.shape[0], -1)
+        rows = torch.from_numpy(self._raw(entry)).view(entry.shape[0], -1)
         return QuantizedWeight(self._restore(name, rows).clone(), entry.type.name, entry.shape[1])
 
-    def _raw(self, entry: TensorEntry) -> Tensor:
+    def _raw(self, entry: TensorEntry) -> NDArray[np.uint8]:
         return self._bytes[entry.offset : entry.offset + entry.nbytes]
 
     def _register(self, entry: TensorEntry) -> None:

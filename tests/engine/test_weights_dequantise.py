@@ -39,19 +39,19 @@ def test_blocks_decode_as_in_the_reference_package(quant: QuantType) -> None:
     raw = random_blocks(quant, rows=37, blocks=3)
     expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(int(quant)))
     shape = (37, 3 * BLOCK_LAYOUT[quant][0])
-    ours = dequantise(torch.from_numpy(raw).flatten(), quant, shape, torch.float32)
+    ours = dequantise(raw.ravel(), quant, shape, torch.float32)
     np.testing.assert_array_equal(ours.numpy(), expected)
 
 
-def test_a_tensor_larger_than_a_chunk_decodes_whole() -> None:
+def test_a_tensor_that_several_threads_decode_comes_out_whole() -> None:
     raw = random_blocks(QuantType.Q8_0, rows=400, blocks=50)
     expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType.Q8_0)
-    ours = dequantise(torch.from_numpy(raw).flatten(), QuantType.Q8_0, (400, 1600), torch.float32)
+    ours = dequantise(raw.ravel(), QuantType.Q8_0, (400, 1600), torch.float32)
     np.testing.assert_array_equal(ours.numpy(), expected)
 
 
 def test_bfloat16_is_the_float32_value_rounded_once() -> None:
-    raw = torch.from_numpy(random_blocks(QuantType.Q4_K, rows=5, blocks=2)).flatten()
+    raw = random_blocks(QuantType.Q4_K, rows=5, blocks=2).ravel()
     wide = dequantise(raw, QuantType.Q4_K, (5, 512), torch.float32)
     assert torch.equal(dequantise(raw, QuantType.Q4_K, (5, 512), torch.bfloat16), wide.bfloat16())
 
@@ -63,4 +63,4 @@ def test_bfloat16_is_the_float32_value_rounded_once() -> None:
 )
 def test_plain_tensors_are_read_as_they_are(quant: QuantType, dtype: torch.dtype) -> None:
     values = torch.randn(3, 8).to(dtype)
-    assert torch.equal(dequantise(values.view(torch.uint8).flatten(), quant, (3, 8), dtype), values)
+    assert torch.equal(dequantise(values.view(torch.uint8).flatten().numpy(), quant, (3, 8), dtype), values)
