@@ -26,7 +26,9 @@ class HttpSettings(Section):
     port: int = Field(8080, ge=0, le=65535)
     metrics_port: int | None = Field(9090, ge=0, le=65535, description="own listener of /metrics; None turns it off")
     max_body_bytes: int = Field(4 * 1024 * 1024, gt=0)
-    max_header_bytes: int = 64 * 1024
+    max_header_bytes: int = Field(
+        384 * 1024, gt=0, description="above any token a provider could send, so that a bloated one is told 401"
+    )
     header_timeout_s: float = 10.0
     body_timeout_s: float = 30.0
     request_timeout_s: float = Field(600.0, gt=0, description="deadline of one answer, queueing included")

@@ -28,7 +28,6 @@ from tests.gateway.identity.test_claims_matrix import CONFIG, FORBIDDEN, ROWS, m
 OTHER_CONFIGURATION = {"c098"}
 """Asks for a provider that takes people by e-mail; the provider types have rows of their own in the unit test."""
 PLAIN = [row for row in ROWS if "provider" not in row and row["id"] not in OTHER_CONFIGURATION]
-OVER_THE_HEADER_LIMIT = {"c044", "c100"}
 NOT_PERMITTED = {"c101"}
 """Authenticated, and then refused by policy: a role called `*` is nobody's role."""
 
@@ -86,9 +85,7 @@ def answers(stage: Stage, key_file: Path) -> dict[str, Answer]:  # noqa: F811
 @pytest.mark.parametrize("row", PLAIN, ids=[f"{row['id']} {row['name']}" for row in PLAIN])
 def test_row_over_http(row: dict[str, Any], answers: dict[str, Answer]) -> None:
     answer = answers[row["id"]]
-    if row["id"] in OVER_THE_HEADER_LIMIT:
-        assert (answer.status, answer.code) == (431, "headers_too_large")
-    elif row["id"] in NOT_PERMITTED:
+    if row["id"] in NOT_PERMITTED:
         assert (answer.status, answer.code) == (403, "model_not_permitted")
     elif row["expect"] == "accept":
         assert answer.status == 200
