@@ -11,6 +11,7 @@ from gateway.access.holder import holder_of
 from gateway.access.service import AccessService
 from gateway.admin import audit, authz, keys, limits, models, policies, revocations
 from gateway.admin.authz import LimitUse
+from gateway.admin.claims_reader import ClaimsReader
 from gateway.admin.guard import PermissionGuard
 from gateway.audit.reader import AuditReader
 from gateway.errors import Unavailable
@@ -86,7 +87,12 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
     )
     return (
         policies.routes(parts.access, parts.guard, ids=parts.ids, past=parts.audit),
-        authz.routes(parts.access, parts.guard, usage=UsedLimits(parts.limits)),
+        authz.routes(
+            parts.access,
+            parts.guard,
+            claims=ClaimsReader(parts.identity_settings, parts.clock),
+            usage=UsedLimits(parts.limits),
+        ),
         models.routes(parts.access, parts.guard),
         limits.routes(parts.limits, parts.access, parts.guard),
         keys.routes(accounts, parts.guard),
