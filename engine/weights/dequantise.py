@@ -36,9 +36,11 @@ def dequantise(raw: Bytes, quant: QuantType, shape: tuple[int, ...], dtype: torc
     decode, step = _DECODERS[quant], _CHUNK_WEIGHTS // weights
 
     def fill(first: int, end: int) -> None:
-        for start in range(first, end, step):
-            stop = min(start + step, end)
-            out[start:stop] = torch.from_numpy(decode(blocks[start:stop]))
+        # The mode belongs to a thread, and `out` to the caller's.
+        with torch.inference_mode(out.is_inference()):
+            for start in range(first, end, step):
+                stop = min(start + step, end)
+                out[start:stop] = torch.from_numpy(decode(blocks[start:stop]))
 
     threads = min(_MOST_THREADS, os.cpu_count() or 1)
     if out.numel() < _THREADED_FROM or threads == 1:

@@ -50,6 +50,13 @@ def test_a_tensor_that_several_threads_decode_comes_out_whole() -> None:
     np.testing.assert_array_equal(ours.numpy(), expected)
 
 
+def test_threads_follow_the_callers_inference_mode() -> None:
+    raw = random_blocks(QuantType.Q8_0, rows=400, blocks=50)
+    with torch.inference_mode():
+        ours = dequantise(raw.ravel(), QuantType.Q8_0, (400, 1600), torch.float32)
+    assert ours.is_inference()
+
+
 def test_bfloat16_is_the_float32_value_rounded_once() -> None:
     raw = random_blocks(QuantType.Q4_K, rows=5, blocks=2).ravel()
     wide = dequantise(raw, QuantType.Q4_K, (5, 512), torch.float32)
