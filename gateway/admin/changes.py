@@ -42,6 +42,20 @@ CHANGE_HEADERS: dict[str, Any] = {
         },
     ]
 }
+CHANGE_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": description,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+    for status, description in (
+        (403, "`not_permitted`, `cannot_grant_beyond_own_rights`"),
+        (409, "`would_lock_out`, `idempotency_key_reused`, `request_in_progress`, `already_exists`"),
+        (412, "`etag_mismatch`; the header `ETag` has the current one"),
+        (422, "`unknown_field`, `invalid_policy`, `policy_test_failed`; `param` is the path in the document"),
+        (428, "`if_match_required`"),
+        (503, "`policy_unavailable`, `audit_unavailable`"),
+    )
+}
 
 
 def change_from(request: Request, call: AdminCall) -> Change:

@@ -6,7 +6,7 @@ Parses and renders; `gateway.access.editor` holds the steps of a change. Reading
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
@@ -16,7 +16,15 @@ from gateway.access.editor import PolicyEditor, Written
 from gateway.access.service import AccessService
 from gateway.admin import policy_checks, policy_proposals, role_bindings
 from gateway.admin.bodies import YAML_TYPES, document_body, read_document
-from gateway.admin.changes import CHANGE_HEADERS, change_from, decode_cursor, encode_cursor, parse_stored, recorded
+from gateway.admin.changes import (
+    CHANGE_HEADERS,
+    CHANGE_REFUSALS,
+    change_from,
+    decode_cursor,
+    encode_cursor,
+    parse_stored,
+    recorded,
+)
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.policy_views import (
     DiffView,
@@ -33,6 +41,7 @@ from gateway.flow.context import IdSource, SystemIds
 from gateway.flow.ports import PastDecisions
 
 PREFIX = "/admin/v1"
+WAITS: dict[int | str, dict[str, Any]] = {202: {"model": WriteView, "description": "waits for a second person"}}
 VersionNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 
@@ -70,7 +79,7 @@ def routes(
         "/policies/current",
         summary="Replace the policy",
         response_model=WriteView,
-        responses={202: {"model": WriteView, "description": "waits for a second person"}},
+        responses={**CHANGE_REFUSALS, **WAITS},
         openapi_extra={**document_body(), **CHANGE_HEADERS},
     )
     async def replace(request: Request, call: AdminCall = may_write) -> Response:
@@ -131,7 +140,7 @@ def routes(
         "/policies/versions/{number}:restore",
         summary="Make an old version the newest again",
         response_model=WriteView,
-        responses={202: {"model": WriteView, "description": "waits for a second person"}},
+        responses={**CHANGE_REFUSALS, **WAITS},
         openapi_extra=CHANGE_HEADERS,
     )
     async def restore(number: VersionNumber, request: Request, call: AdminCall = may_write) -> Response:

@@ -15,7 +15,7 @@ from gateway.access.document import RoleBinding
 from gateway.access.editor import PolicyEditor, Written
 from gateway.access.splice import replace_section
 from gateway.admin.bodies import AdminBody, Page, json_body, read_model
-from gateway.admin.changes import CHANGE_HEADERS, change_from, parse_stored, recorded
+from gateway.admin.changes import CHANGE_HEADERS, CHANGE_REFUSALS, change_from, parse_stored, recorded
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.policy_views import WriteView
 from gateway.admin.responses import write_response
@@ -79,6 +79,7 @@ def routes(editor: PolicyEditor, guard: PermissionGuard) -> APIRouter:
         "/role-bindings",
         summary="Give roles to people by name",
         response_model=WriteView,
+        responses=CHANGE_REFUSALS,
         openapi_extra={**json_body(NewBinding), **CHANGE_HEADERS},
     )
     async def create(request: Request, call: AdminCall = may_write) -> Response:
@@ -95,6 +96,7 @@ def routes(editor: PolicyEditor, guard: PermissionGuard) -> APIRouter:
         "/role-bindings/{binding_id}",
         summary="Replace a role binding",
         response_model=WriteView,
+        responses=CHANGE_REFUSALS,
         openapi_extra={**json_body(BindingBody), **CHANGE_HEADERS},
     )
     async def update(binding_id: BindingId, request: Request, call: AdminCall = may_write) -> Response:
@@ -110,6 +112,7 @@ def routes(editor: PolicyEditor, guard: PermissionGuard) -> APIRouter:
         "/role-bindings/{binding_id}",
         summary="Take roles back",
         response_model=WriteView,
+        responses=CHANGE_REFUSALS,
         openapi_extra=CHANGE_HEADERS,
     )
     async def delete(binding_id: BindingId, request: Request, call: AdminCall = may_write) -> Response:

@@ -33,6 +33,11 @@ ERROR = {
         }
     },
 }
+REFUSED = {
+    "description": "Refused or failed",
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
+FRAMEWORK_ERRORS = ("HTTPValidationError", "ValidationError")
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
@@ -43,6 +48,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
     schemas["Error"] = ERROR
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
     document["security"] = [{"bearer": []}]
+    _describe_refusals(document)
     for path, (body, summary) in ROUTES.items():
         schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
         schemas |= schema.pop("$defs", {})
@@ -57,11 +63,20 @@ def describe(app: FastAPI) -> dict[str, Any]:
                 },
                 "responses": {
                     "200": {"description": "The answer"},
-                    "default": {
-                        "description": "Refused or failed",
-                        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-                    },
+                    "default": REFUSED,
                 },
             }
         }
     return document
+
+
+def _describe_refusals(document: dict[str, Any]) -> None:
+    """Our error body everywhere: the framework announces its own 422, which our handlers replace."""
+    for name in FRAMEWORK_ERRORS:
+        document["components"]["schemas"].pop(name, None)
+    for path in document.get("paths", {}).values():
+        for operation in path.values():
+            responses = operation["responses"]
+            if "HTTPValidationError" in str(responses.get("422", "")):
+                del responses["422"]
+            responses.setdefault("default", REFUSED)

@@ -82,6 +82,7 @@ class PolicyStage:
     service: AccessService
     audit: RememberingAudit
     app: Any
+    routes: FastAPI
     events: list[AdminEvent] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -115,7 +116,7 @@ async def policy_stage(
     await service.start()
     audit = RememberingAudit()
     guard = PermissionGuard(KnownCallers(CALLERS), service, audit)
-    app = FastAPI()
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     install_handlers(app)
     app.include_router(policies.routes(service, guard, ids=SystemIds(), past=RecordedPast(past)))
     app.include_router(authz.routes(service, guard))
@@ -129,6 +130,6 @@ async def policy_stage(
 
     transport = httpx2.ASGITransport(app=with_context)
     async with httpx2.AsyncClient(transport=transport, base_url="http://gw") as client:
-        yield PolicyStage(client, service, audit, with_context)
+        yield PolicyStage(client, service, audit, with_context, app)
     await service.close()
     await engine.dispose()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gateway.api.openapi import describe
 from tests.fakes.policy_stage import SEED, PolicyStage, policy_stage
 
 TEXT = SEED.read_text(encoding="utf-8")
@@ -270,3 +271,17 @@ async def test_the_catalogue_shows_tiers_and_who_grants_each_model(stage: Policy
 
 async def test_the_catalogue_needs_its_own_permission(stage: PolicyStage) -> None:
     assert (await stage.call("GET", "/models", "petra")).status_code == 403
+
+
+async def test_the_description_of_every_route_has_its_errors_headers_and_bodies(stage: PolicyStage) -> None:
+    paths = describe(stage.routes)["paths"]
+    put = paths["/admin/v1/policies/current"]["put"]
+    assert set(put["requestBody"]["content"]) == {"application/yaml", "application/json"}
+    assert [parameter["name"] for parameter in put["parameters"] if parameter.get("required")] == ["If-Match"]
+    assert {"200", "202", "403", "409", "412", "422", "428", "default"} <= set(put["responses"])
+    for path in paths.values():
+        for operation in path.values():
+            assert operation["summary"]
+            assert operation["responses"]["default"]["content"]["application/json"]["schema"] == {
+                "$ref": "#/components/schemas/Error"
+            }
