@@ -16,6 +16,7 @@ from engine import (
     EngineState,
     EngineUnavailable,
     FinishReason,
+    Grammar,
     InvalidInput,
     LoadedModel,
     PoisonRequest,
@@ -345,6 +346,49 @@ async def test_a_row_fault_ends_all_choices_of_its_request_only(start: Start) ->
         await collect(engine.generate(request("bad", n=2)))
     assert len(tokens_of(await collect(good))) == 10
     await until(lambda: engine.stats().kv.free_blocks == engine.stats().kv.num_blocks)
+
+
+class FailsOnZ(ByteTokenizer):
+    def token_bytes(self, token_id: int) -> bytes:
+        if token_id == ord("z"):
+            raise KeyError("no such token")
+        return super().token_bytes(token_id)
+
+
+async def test_a_fault_in_the_detokenizer_ends_its_request_only() -> None:
+    runner = FakeRunner(next_token=lambda _, work: ord("z" if work.sequence.request_id == "bad" else "a"))
+    engine = AsyncEngine(config(), loader=loader_of(runner, FailsOnZ()))
+    await engine.start()
+    good = engine.generate(request("good", max_tokens=10))
+    with pytest.raises(EngineFault):
+        await collect(engine.generate(request("bad", max_tokens=10)))
+    assert text_of(await collect(good)) == "a" * 10
+    assert engine.stats().restarts == 0
+    await engine.close()
+
+
+class BrokenMatcher:
+    is_terminated = False
+
+    def fill_bitmask(self, row: Any) -> None:
+        row[:] = -1
+
+    def accept(self, token_id: int) -> None:
+        raise ValueError("the matcher is in an impossible state")
+
+    def copy(self) -> BrokenMatcher:
+        return self
+
+
+async def test_a_fault_in_a_grammar_ends_its_request_only(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("engine.grammar.GrammarCompiler.compile", lambda *_: BrokenMatcher())
+    engine = await start()
+    good = engine.generate(request("good", max_tokens=10))
+    with pytest.raises(EngineFault):
+        await collect(engine.generate(request("bad", grammar=Grammar("regex", "a"), max_tokens=10)))
+    assert len(tokens_of(await collect(good))) == 10
+    await until(lambda: engine.stats().kv.free_blocks == engine.stats().kv.num_blocks)
+    assert engine.stats().restarts == 0
 
 
 async def test_a_broken_runner_is_replaced_and_every_waiter_told(start: Start) -> None:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from engine import EngineConfig, GenerationRequest, LLMEngine, SamplingParams
+from engine import EngineConfig, EngineFault, GenerationRequest, LLMEngine, SamplingParams
+from engine.core import Submission
+from engine.policy import DECODE_COST
+from engine.step import Step, StepResult
 from tests.fakes.demo_models import SMALL, demo_model
 from tests.fakes.small_model import save_small_llama
 
@@ -110,6 +114,52 @@ def test_unused_kv_slots_full_of_nan_change_nothing(
         cache.key.fill_(float("nan"))
         cache.value.fill_(float("nan"))
     assert answers_of(engine, requests_of(PROMPTS, "nan"), alone=False) == expected
+
+
+def test_repeating_a_failed_step_changes_no_answer_of_the_innocent(
+    start: Callable[..., LLMEngine], small_model: tuple[Path, list[list[int]]]
+) -> None:
+    """The step fails after the kernels and the sampler ran: the worst moment to run it again."""
+    folder, expected = small_model
+    engine = start(folder, num_kv_blocks=LARGE, long_prefill_token_threshold=7)
+    runner: Any = engine.model.runner
+    execute = runner.execute
+
+    def fail_afterwards(step: Step) -> StepResult:
+        result: StepResult = execute(step)
+        if any(work.sequence.request_id == "bad3" and work.sample for work in step.work):
+            raise RuntimeError("fault behind the kernels")
+        return result
+
+    runner.execute = fail_afterwards
+    penalties = {"frequency_penalty": 0.5, "repetition_penalty": 1.1, "presence_penalty": 0.2}
+    good, bad = requests_of(PROMPTS[:20], "good"), requests_of(PROMPTS[20:24], "bad")
+    penalised = requests_of(PROMPTS[:20], "pen", **penalties)
+    results = engine.generate([*good, *bad, *penalised])
+    assert [r.choices[0].token_ids for r in results[:20]] == expected[:20]
+    assert [r.request_id for r in results if r.error is not None] == ["bad3"]
+    assert isinstance(results[23].error, EngineFault)
+    plain = start(folder, num_kv_blocks=LARGE)
+    again = plain.generate(requests_of(PROMPTS[:20], "pen", **penalties))
+    assert [r.choices[0].token_ids for r in results[24:]] == [r.choices[0].token_ids for r in again]
+
+
+def test_two_tenants_share_a_real_engine_alike(
+    start: Callable[..., LLMEngine], small_model: tuple[Path, list[list[int]]]
+) -> None:
+    folder, _ = small_model
+    engine = start(folder, num_kv_blocks=LARGE, max_num_seqs=8, max_num_batched_tokens=64, enable_prefix_caching=False)
+    requests = {
+        share: [replace(r, share_key=share) for r in requests_of(PROMPTS * times, share, ignore_eos=True)]
+        for share, times in (("heavy", 10), ("light", 1))
+    }
+    for request in [*requests["heavy"], *requests["light"]]:
+        engine.core.add(Submission(request, NEW_TOKENS, seed=0))
+    waiting = engine.core.scheduler.waiting
+    while any(sequence.share_key == "light" for sequence in waiting.all()):
+        engine.core.step()
+    served = {name: s.prompt_tokens + DECODE_COST * s.generated_tokens for name, s in engine.stats().shares}
+    assert 0.9 < served["heavy"] / served["light"] < 1.1
 
 
 def test_prompt_logprobs_equal_a_full_forward_under_chunks_and_a_warm_cache(
