@@ -67,6 +67,8 @@ class EngineThread:
         self._waiting_for_idle: list[Control] = []
         self._strikes: OrderedDict[bytes, int] = OrderedDict()
         self._stopping = False
+        self._closing = False
+        """Set by `close` from outside, so that a load under way gives up at its next report of progress."""
         self._core: EngineCore | None = None
         self._recorder = StatsRecorder()
         self._stats = EngineStats()
@@ -84,6 +86,7 @@ class EngineThread:
 
     def start(self) -> Future[None]:
         """Completes when the model is loaded, or with the loader's error."""
+        self.loaded.set_running_or_notify_cancel()
         self._thread.start()
         return self.loaded
 
@@ -118,7 +121,9 @@ class EngineThread:
         return self._control(action)
 
     def close(self) -> Future[None]:
-        """End everything, release the runner, stop the thread. `EngineUnavailable` when it has stopped before."""
+        """End everything, release the runner, stop the thread; a load under way is given up. `EngineUnavailable` when
+        it has stopped before."""
+        self._closing = True
         return self._control(self._begin_stop)
 
     def join(self, timeout_s: float) -> bool:
@@ -152,8 +157,9 @@ class EngineThread:
         try:
             self._build()
         except Exception as error:
-            log.exception("the model could not be loaded")
-            self.state = EngineState.FAILED
+            if not self._closing:
+                log.exception("the model could not be loaded")
+            self.state = EngineState.STOPPED if self._closing else EngineState.FAILED
             self.loaded.set_exception(error)
             self._refuse_all_commands()
             return
@@ -255,6 +261,8 @@ class EngineThread:
         self._snapshot(self._core, now=True)
 
     def _on_progress(self, stage: str, percent: float) -> None:
+        if self._closing:
+            raise EngineUnavailable("the engine was closed while it loaded")
         self._stage, self._percent = stage, percent
         if self._user_progress is not None:
             self._user_progress(stage, percent)
@@ -279,6 +287,8 @@ class EngineThread:
                 self._adopt(model)
             except Exception:
                 log.exception("rebuilding the engine failed", extra={"attempt": attempt + 1})
+                if self._closing:
+                    break
                 continue
             self._stage, self._percent = "ready", 100.0
             self.state = before

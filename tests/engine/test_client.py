@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -86,6 +87,42 @@ async def test_a_loader_error_is_raised_by_start_and_later_requests_are_refused(
     with pytest.raises(EngineUnavailable):
         engine.generate(request("a"))
     await engine.close()
+
+
+async def test_closing_gives_up_a_load_under_way() -> None:
+    reached = threading.Event()
+
+    def load(_: Any, progress: Callable[[str, float], None]) -> Any:
+        for percent in range(10_000):
+            progress("weights", percent / 100)
+            reached.set()
+            time.sleep(0.005)
+        raise AssertionError("the load went on")
+
+    engine = AsyncEngine(config(), loader=load)
+    starting = asyncio.create_task(engine.start())
+    await asyncio.get_running_loop().run_in_executor(None, reached.wait, 5)
+    async with asyncio.timeout(5):
+        await engine.close()
+        with pytest.raises(EngineUnavailable):
+            await starting
+    assert engine.state is EngineState.STOPPED
+
+
+async def test_a_cancelled_start_leaves_an_engine_that_can_be_closed() -> None:
+    release = threading.Event()
+
+    def load(*arguments: Any) -> LoadedModel:
+        release.wait(5)
+        return LoadedModel(FakeRunner(), ByteTokenizer())
+
+    engine = AsyncEngine(config(), loader=load)
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(engine.start(), 0.05)
+    release.set()
+    async with asyncio.timeout(5):
+        await engine.close()
+    assert engine.state is EngineState.STOPPED
 
 
 async def test_generate_streams_text_and_ends_with_usage_and_signals(start: Start) -> None:
@@ -430,8 +467,6 @@ async def test_the_loop_survives_its_own_bug_and_goes_on(start: Start, monkeypat
 
 
 async def test_a_step_that_does_not_return_is_reported_to_its_waiters(start: Start) -> None:
-    import threading
-
     release = threading.Event()
     engine = await start(FakeRunner(before_step=lambda _: release.wait(5)), options={"watchdog_s": 0.08})
     stream = engine.generate(request("a"))
