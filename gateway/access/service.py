@@ -66,6 +66,7 @@ class AccessService:
         self._seed = seed
         self._settings = settings
         self._file = SnapshotFile(settings.snapshot_dir) if settings.snapshot_dir is not None else None
+        self._seed_content: NewVersion | None = None
         self._snapshot: Snapshot | None = None
         self._stored: StoredVersion | None = None
         self._confirmed_s: float | None = None
@@ -81,13 +82,11 @@ class AccessService:
         Raises `ConfigError` when the seed file is wrong. A database that is down does not stop the start: the local
         copy serves while it is fresh enough, and otherwise `decide` answers 503 until the database is back.
         """
-        seed = self._read_seed()
+        self._seed_content = self._read_seed()
         if self._repository is None:
-            self._snapshot = self.compile(StoredVersion(1, seed, self._clock.now()))
+            self._snapshot = self.compile(StoredVersion(1, self._seed_content, self._clock.now()))
             return
         try:
-            if await self._repository.current_number() is None:
-                await self._repository.seed(seed)
             await self.refresh()
         except Unavailable as error:
             _log.warning("the policy store cannot be reached at start (%s)", error.detail)
@@ -149,10 +148,6 @@ class AccessService:
         return self._settings
 
     @property
-    def clock(self) -> Clock:
-        return self._clock
-
-    @property
     def stored(self) -> StoredVersion | None:
         """The version in force with its text and author; None without a database."""
         return self._stored
@@ -179,13 +174,30 @@ class AccessService:
             )
         self._catalog = tuple(catalog)
 
+    def compile(self, stored: StoredVersion) -> Snapshot:
+        """A stored version against this replica's catalogue. Raises `PolicyInvalid`."""
+        content = stored.content
+        source = read_source(content.source, name=f"policy version {stored.version}", syntax=content.syntax)
+        return compile_policy(
+            parse_source(source, PolicySet),
+            version=stored.version,
+            catalog=self._catalog,
+            known_models=frozenset(content.known_models),
+            source=source,
+        )
+
     async def refresh(self) -> None:
-        """Ask the database which version is in force and put it in force here. Raises `Unavailable`."""
+        """Ask the database which version is in force and put it in force here; an empty one is seeded.
+
+        Raises `Unavailable`, and `PolicyInvalid` for a stored version that this build cannot use.
+        """
         if self._repository is None:
             return
         async with self._refreshing:
             asked_s = self._clock.monotonic_s()
             number = await self._repository.current_number()
+            if number is None and self._seed_content is not None:
+                await self._repository.seed(self._seed_content)
             self._reachable = True
             if self._stored is None or self._stored.version != number:
                 stored = await self._repository.current()
@@ -237,18 +249,6 @@ class AccessService:
         self._snapshot = await asyncio.to_thread(self.compile, saved.stored)
         self._stored = saved.stored
         self._confirmed_s = self._clock.monotonic_s() - max(age_s, 0.0)
-
-    def compile(self, stored: StoredVersion) -> Snapshot:
-        """A stored version against this replica's catalogue. Raises `PolicyInvalid`."""
-        content = stored.content
-        source = read_source(content.source, name=f"policy version {stored.version}", syntax=content.syntax)
-        return compile_policy(
-            parse_source(source, PolicySet),
-            version=stored.version,
-            catalog=self._catalog,
-            known_models=frozenset(content.known_models),
-            source=source,
-        )
 
     def _read_seed(self) -> NewVersion:
         """The seed file, checked as strictly as a write: references and embedded tests included."""

@@ -20,7 +20,7 @@ from gateway.errors import ConfigError, Unavailable
 from gateway.flow.context import Clock, SystemClock
 from gateway.local.postgres import PrivatePostgres
 from gateway.settings import AccessSettings
-from gateway.storage.migrate import upgrade
+from gateway.storage.migrate import downgrade, upgrade
 from gateway.storage.postgres import make_engine
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.policies import when
@@ -112,6 +112,19 @@ async def test_with_the_database_frozen_decisions_take_no_longer(
         assert longest < 0.05
     finally:
         signal_all(spare_postgres, signal.SIGCONT)
+    await service.close()
+
+
+async def test_a_database_that_comes_up_after_the_gateway_is_seeded_then(
+    spare_postgres: PrivatePostgres, own_engine: AsyncEngine
+) -> None:
+    await downgrade(spare_postgres.url, "0001_audit")
+    service = service_on(own_engine, poll_s=0.1)
+    await service.start()
+    assert service.status().state == "unavailable"
+    await upgrade(spare_postgres.url)
+    await until(lambda: service.status().state == "ready")
+    assert service.version == 1
     await service.close()
 
 
