@@ -292,7 +292,8 @@ class EngineCore:
             result = run_in_halves(self.model.runner.execute, step)
             if all(isinstance(result.faults.get(work.slot), CulpritFault) for work in step.work):
                 self._lone_failures += 1
-                if len(step.work) > 1 or self._lone_failures >= _LONE_FAILURES:
+                several = len({work.sequence.request_id for work in step.work}) > 1
+                if several or self._lone_failures >= _LONE_FAILURES:
                     raise StepFailure("every request of the step fails, alone as well") from error
                 return result
         self._lone_failures = 0

@@ -362,6 +362,13 @@ async def test_a_request_that_breaks_its_step_ends_alone(start: Start) -> None:
     assert engine.stats().restarts == 0
 
 
+async def test_one_request_with_several_choices_that_breaks_its_steps_does_not_stop_the_loop(start: Start) -> None:
+    engine = await start(FakeRunner(before_step=Breaker()))
+    with pytest.raises(EngineFault):
+        await collect(engine.generate(request("bad", n=3)))
+    assert engine.stats().restarts == 0
+
+
 async def test_a_request_that_breaks_two_steps_is_refused(start: Start) -> None:
     engine = await start(FakeRunner(before_step=Breaker()))
     other = engine.generate(request("good", max_tokens=200))
