@@ -106,7 +106,8 @@ class BatchArrays:
         )
 
     def _move(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self._device, non_blocking=True)
+        # Not `non_blocking`: the next step writes to the same host memory, perhaps before this copy has been read.
+        return tensor.to(self._device)
 
 
 def _array(size: int, dtype: torch.dtype) -> tuple[Tensor, NDArray[np.generic]]:

@@ -10,6 +10,7 @@ import torch
 import transformers
 
 from engine.config import EngineConfig
+from engine.requests import SamplingParams
 from engine.runner import ModelRunner
 from engine.weights.loader import open_checkpoint
 from tests.fakes.demo_models import LARGE, SMALL, demo_model
@@ -80,3 +81,18 @@ def test_greedy_tokens_equal_hugging_face_for_twenty_prompts(pair: tuple[ModelRu
         with torch.inference_mode():
             logits = reference(torch.tensor([ids]), logits_to_keep=NEW_TOKENS + 1).logits[0]
         assert logits[:-1].argmax(dim=-1).tolist() == ids[-NEW_TOKENS:], prompt
+
+
+@pytest.mark.parametrize("quantization", ["int8", "gguf"])
+def test_quantised_layers_stay_close_to_the_full_precision(quantization: str) -> None:
+    texts = ("The lock lets a boat pass between two levels of water.", "La capital de Francia es París.")
+    path = str(demo_model(SMALL))
+    means = []
+    for kept in (None, quantization):
+        config = EngineConfig(path, dtype="float32", device="cpu", num_kv_blocks=64, quantization=kept)
+        runner = ModelRunner(config)
+        params = SamplingParams(temperature=0.0, prompt_logprobs=0)
+        sequences = [HandSequence(runner.tokenizer.encode(text), params) for text in texts]
+        found = HandDriver(runner, sequences).step(prompt_logprobs=True).prompt_logprobs
+        means.append([sum(entry[1] for entry in found[slot]) / len(found[slot]) for slot in range(len(texts))])
+    assert means[1] == pytest.approx(means[0], abs=0.15)
