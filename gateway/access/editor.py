@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from dataclasses import dataclass, replace
 from uuid import UUID
 
@@ -44,6 +45,8 @@ from gateway.errors import (
 )
 from gateway.flow.context import IdSource, RequestContext
 from gateway.flow.values import Principal
+
+_ETAG = re.compile(r'"v([0-9]{1,10})-[0-9a-f]+"\Z')
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +87,8 @@ class PolicyEditor:
     def __init__(self, service: AccessService, ids: IdSource) -> None:
         self._service = service
         self._ids = ids
+        # One change at a time in this replica: of many that race, all but the winner are refused without the database.
+        self._changing = asyncio.Lock()
 
     @property
     def repository(self) -> PolicyRepository:
@@ -125,39 +130,8 @@ class PolicyEditor:
             raise PreconditionRequired(
                 "`If-Match` must name the version that you changed.", hint="send the `ETag` of `GET policies/current`"
             )
-        key = _idempotency_key(raw, change)
-        if key is not None:
-            replayed = await self._replay(key)
-            if replayed is not None:
-                return replayed
-        before = await self.current()
-        if change.if_match.strip() != before.etag:
-            raise _stale(before)
-        candidate = await self.check(raw, syntax, version=before.version + 1)
-        await self._demand_permitted(before, candidate, change)
-        content = NewVersion(
-            source=candidate.source.text,
-            syntax=syntax,
-            sha256=candidate.snapshot.sha256,
-            known_models=tuple(sorted(card.id for card in self._service.catalog)),
-            author=author_of(change.author),
-            reason=change.reason,
-            origin=change.origin,
-            restored_from=change.restored_from,
-        )
-        try:
-            if self._service.settings.four_eyes:
-                proposal = await self.repository.propose(self._ids.uuid7(), content, base=before.version, key=key)
-                return Written(proposal=proposal, before=before, warnings=candidate.warnings)
-            stored = await self.repository.append(content, expected=before.version, key=key)
-        except StaleVersion:
-            raise _stale(await self.current()) from None
-        except KeyTaken:
-            raise Conflict(
-                "A request with this `Idempotency-Key` is being served.", code="request_in_progress"
-            ) from None
-        await self._service.refresh()
-        return Written(stored=stored, before=before, warnings=candidate.warnings)
+        async with self._changing:
+            return await self._change(raw, syntax, change)
 
     async def restore(self, number: int, change: Change) -> Written:
         """Makes version n the newest again, under the same guards as any other change."""
@@ -200,6 +174,44 @@ class PolicyEditor:
         if rejected is None:
             raise Conflict("This proposal was decided in the meantime.", code="already_decided")
         return rejected
+
+    async def _change(self, raw: bytes | str, syntax: Syntax, change: Change) -> Written:
+        if_match = (change.if_match or "").strip()
+        key = _idempotency_key(raw, change)
+        if key is not None:
+            replayed = await self._replay(key)
+            if replayed is not None:
+                return replayed
+        if self._service.stored is not None and _is_older(if_match, self._service.stored):
+            raise _stale(self._service.stored)
+        before = await self.current()
+        if if_match != before.etag:
+            raise _stale(before)
+        candidate = await self.check(raw, syntax, version=before.version + 1)
+        await self._demand_permitted(before, candidate, change)
+        content = NewVersion(
+            source=candidate.source.text,
+            syntax=syntax,
+            sha256=candidate.snapshot.sha256,
+            known_models=tuple(sorted(card.id for card in self._service.catalog)),
+            author=author_of(change.author),
+            reason=change.reason,
+            origin=change.origin,
+            restored_from=change.restored_from,
+        )
+        try:
+            if self._service.settings.four_eyes:
+                proposal = await self.repository.propose(self._ids.uuid7(), content, base=before.version, key=key)
+                return Written(proposal=proposal, before=before, warnings=candidate.warnings)
+            stored = await self.repository.append(content, expected=before.version, key=key)
+        except StaleVersion:
+            raise _stale(await self.current()) from None
+        except KeyTaken:
+            raise Conflict(
+                "A request with this `Idempotency-Key` is being served.", code="request_in_progress"
+            ) from None
+        await self._service.refresh()
+        return Written(stored=stored, before=before, warnings=candidate.warnings)
 
     async def _pending(self, proposal_id: UUID) -> Proposal:
         proposal = await self.repository.proposal(proposal_id)
@@ -263,6 +275,12 @@ def refused_document(error: PolicyInvalid) -> UnknownField | InvalidDocument:
         return UnknownField(message, param=param, hint=first.hint)
     code = "policy_test_failed" if first.kind == "failing_test" else "invalid_policy"
     return InvalidDocument(message, code=code, param=param, hint=first.hint)
+
+
+def _is_older(etag: str, stored: StoredVersion) -> bool:
+    """Does the tag name a version before one that this replica has already seen in force?"""
+    match = _ETAG.match(etag)
+    return match is not None and int(match.group(1)) < stored.version
 
 
 def _stale(current: StoredVersion) -> PreconditionFailed:
