@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,9 @@ import transformers
 
 from engine.batch import BatchArrays
 from engine.errors import UnsupportedModel, WeightsMismatch
+from engine.models import bert
 from engine.models.decoder import Decoder, ForwardBatch
-from engine.models.registry import load_model
+from engine.models.registry import load_model, supported_architectures
 from engine.models.source import WeightSource
 from engine.step import Step, Work
 from engine.weights.loader import open_checkpoint
@@ -193,3 +195,9 @@ def test_a_missing_tensor_is_an_error(tmp_path: Path) -> None:
     source = WeightSource(open_checkpoint(tmp_path), dispatch.load("reference"), torch.device("cpu"), torch.float32)
     with pytest.raises(WeightsMismatch, match=r"q_proj\.bias"):
         load_model(source)
+
+
+def test_the_documentation_lists_exactly_the_supported_architectures() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "concepts" / "models.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    assert listed == {*supported_architectures(), *bert.ARCHITECTURES}
