@@ -15,6 +15,7 @@ from gateway.flow.context import Client, RequestContext
 from gateway.flow.values import ModelCard, Principal
 
 _PURPOSES = ("support", "analysis", "marketing")
+_MORNINGS = ("06:00", "07:00", "08:00", "09:00")
 
 
 def bench_policy(rules: int = 1000, *, decisions: int = 4000, rounds: int = 5, seed: int = 7) -> float:
@@ -44,7 +45,7 @@ def _p99_us(snapshot: Snapshot, cases: list[tuple[Principal, ModelCard, RequestC
 
 
 def bench_snapshot(rules: int, *, seed: int = 7) -> Snapshot:
-    """A fifth of the rules deny, two fifths carry conditions; 50 roles, 40 models, 8 limits."""
+    """A fifth of the rules deny, two fifths carry one of 24 conditions; 50 roles, 40 models, 8 limits."""
     draw = random.Random(seed)
     roles = [f"role-{number}" for number in range(50)]
     catalog = [
@@ -77,7 +78,7 @@ def _rule(draw: random.Random, number: int, roles: list[str], catalog: list[Mode
         "models": {"ids": (draw.choice(catalog).id, f"vendor-{number % 4}/*")},
     }
     if number % 5 in (0, 1):
-        time_window = {"tz": "America/Bogota", "days": ("mon-fri",), "from": "07:00", "to": "20:00"}
+        time_window = {"tz": "America/Bogota", "days": ("mon-fri",), "from": draw.choice(_MORNINGS), "to": "20:00"}
         rule["when"] = {
             "dataClass": {"min": "restricted"} if deny else {"max": "confidential"},
             "purpose": {"in": (draw.choice(_PURPOSES),)},

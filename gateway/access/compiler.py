@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
-from gateway.access.conditions import compile_condition
+from gateway.access.conditions import Condition, compile_condition
 from gateway.access.document import Models, PolicySet, RoleBinding, Rule
 from gateway.access.lint import warnings_of
 from gateway.access.parsing import spot_of
@@ -59,6 +59,7 @@ def compile_policy(
         modelless=_mask(rule for rule in rules if rule.models is None),
         denies=_mask(rule for rule in rules if rule.deny),
         conditional=_mask(rule for rule in rules if rule.condition is not None),
+        condition_groups=_condition_groups(rules),
         limits=tuple(compile_limit(limit) for limit in sorted(document.limits, key=lambda limit: limit.id)),
     )
 
@@ -159,6 +160,14 @@ def _mask(rules: Iterable[CompiledRule]) -> int:
     for rule in rules:
         mask |= 1 << rule.number
     return mask
+
+
+def _condition_groups(rules: Sequence[CompiledRule]) -> tuple[int, ...]:
+    groups: dict[tuple[bool, Condition | None], int] = {}
+    for rule in rules:
+        group = (rule.deny, rule.condition)
+        groups[group] = groups.get(group, 0) | 1 << rule.number
+    return tuple(groups[rule.deny, rule.condition] for rule in rules)
 
 
 def _index(pairs: Iterable[tuple[CompiledRule, frozenset[str]]]) -> dict[str, int]:

@@ -116,16 +116,17 @@ def _decide_conditions(snapshot: Snapshot, pending: int, situation: Situation) -
     """(rules that hold, those of them that hold only because a deny rule could not be decided)"""
     held = undecided = 0
     while pending:
-        bit = pending & -pending
-        pending ^= bit
-        rule = snapshot.rules[bit.bit_length() - 1]
+        number = (pending & -pending).bit_length() - 1
+        rule = snapshot.rules[number]
+        group = snapshot.condition_groups[number] & pending
+        pending ^= group
         try:
             if rule.condition is None or rule.condition.first_failure(situation) is None:
-                held |= bit
+                held |= group
         except Undecidable:
             if rule.deny:
-                held |= bit
-                undecided |= bit
+                held |= group
+                undecided |= group
     return held, undecided
 
 

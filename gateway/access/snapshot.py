@@ -111,6 +111,8 @@ class Snapshot:
     """Rules without a model part."""
     denies: int
     conditional: int
+    condition_groups: tuple[int, ...]
+    """For each rule, the rules of the same effect that ask exactly the same: one answer settles all of them."""
     limits: tuple[CompiledLimit, ...]
     settled: dict[int, Settled] = field(default_factory=dict, repr=False)
     """Cache of a pure function of the snapshot, bounded by the evaluator."""
