@@ -10,6 +10,7 @@ import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from gateway.access.document import TimeTest, When
@@ -40,6 +41,7 @@ class Situation:
     client_id: str | None
 
 
+@lru_cache(maxsize=4096)
 def read_address(text: str | None) -> Address | None:
     """The source address; one that came in as IPv6-mapped IPv4 counts as IPv4."""
     try:
