@@ -19,10 +19,10 @@ from engine.config import EngineConfig
 from engine.errors import EngineFault, UnsupportedModel
 from engine.models.bert import BertEncoder
 from engine.models.source import WeightSource
+from engine.placement import load_ops
 from engine.step import Step, StepResult
 from engine.tokenizer import ChatTokenizer
 from engine.weights.loader import Checkpoint
-from kernels import dispatch
 
 _BATCH_TOKENS = 8192
 """Padded tokens that are encoded at once."""
@@ -42,7 +42,7 @@ class SentenceEncoder:
         self.model_config = checkpoint.config
         self.tokenizer = ChatTokenizer.from_checkpoint(checkpoint)
         self._device = device
-        ops = dispatch.load(config.kernel_backend, device, deterministic=config.deterministic)
+        ops = load_ops(config, device)
         with torch.inference_mode():
             self._model = BertEncoder(WeightSource(checkpoint, ops, device, dtype))
         self._first_token = _pools_first_token(checkpoint.path)

@@ -23,6 +23,7 @@ from engine.models.config import ModelConfig
 from engine.models.decoder import Decoder, ForwardBatch
 from engine.models.registry import load_model as load_decoder
 from engine.models.source import WeightSource
+from engine.placement import DTYPES, load_ops, resolve_device, resolve_dtype
 from engine.pooling import Pooler
 from engine.ports import LoadedModel
 from engine.sampler import Sampler
@@ -30,13 +31,10 @@ from engine.step import SampledToken, Step, StepResult, Work
 from engine.stopwatch import KernelClock
 from engine.tokenizer import ChatTokenizer
 from engine.weights.loader import Checkpoint, open_checkpoint
-from kernels import dispatch
-from kernels.contracts import KVCache
+from kernels.contracts import QUANTIZATIONS, KVCache
 
 Progress = Callable[[str, float], None]
 PromptLogprob = tuple[int, float, int, tuple[tuple[int, float], ...]]
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
-_BF16_CAPABILITIES = ("avx512_bf16", "amx_bf16", "bf16")
 _PROMPT_LOGPROB_ROWS = 64
 """Rows of logits held at once for prompt log-probabilities: [rows, vocab] in float32 is the largest tensor we make."""
 
@@ -50,6 +48,7 @@ class ModelRunner:
     def __init__(
         self, config: EngineConfig, progress: Progress | None = None, checkpoint: Checkpoint | None = None
     ) -> None:
+        _refuse_unsupported(config)
         self._config, self._progress = config, progress or _no_progress
         if config.threads is not None:
             torch.set_num_threads(config.threads)
@@ -60,7 +59,7 @@ class ModelRunner:
         self.model_config: ModelConfig = checkpoint.config
         self._progress("tokenizer", 0.0)
         self.tokenizer = ChatTokenizer.from_checkpoint(checkpoint)
-        self._ops = dispatch.load(config.kernel_backend, self._device, deterministic=config.deterministic)
+        self._ops = load_ops(config, self._device)
         self._model: Decoder | None = self._load(checkpoint)
 
         self.block_size, self.vocab_size = config.block_size, self.model_config.vocab_size
@@ -221,31 +220,19 @@ def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         runner = ModelRunner(config, progress, checkpoint)
         return LoadedModel(runner, runner.tokenizer, runner.model_sha256)
     device = resolve_device(config.device)
-    encoder = SentenceEncoder(checkpoint, config, device, _DTYPES.get(config.dtype, torch.float32))
+    encoder = SentenceEncoder(checkpoint, config, device, DTYPES.get(config.dtype, torch.float32))
     progress("ready", 100.0)
     return LoadedModel(encoder, encoder.tokenizer, checkpoint.sha256(), encoder)
 
 
-def resolve_device(name: str) -> torch.device:
-    """`auto` is CUDA where present. Raises InvalidInput for a device that is not there."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type not in ("cpu", "cuda"):
-        raise InvalidInput("device", name, "must be auto, cpu or cuda")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput("device", name, "this machine has no usable CUDA device", hint="use `--device cpu`")
-    return device
-
-
-def resolve_dtype(name: str, device: torch.device) -> torch.dtype:
-    """`auto` is bfloat16 where the hardware multiplies it, float32 elsewhere."""
-    if name != "auto":
-        return _DTYPES[name]
-    if device.type == "cuda":
-        return torch.bfloat16 if torch.cuda.is_bf16_supported() else torch.float16
-    capabilities = torch.cpu.get_capabilities()
-    return torch.bfloat16 if any(capabilities.get(name) for name in _BF16_CAPABILITIES) else torch.float32
+def _refuse_unsupported(config: EngineConfig) -> None:
+    if config.quantization not in QUANTIZATIONS:
+        known = ", ".join(str(name) for name in QUANTIZATIONS if name)
+        raise InvalidInput("quantization", config.quantization, f"must be one of {known}, or unset")
+    if config.tensor_parallel_size != 1:
+        raise InvalidInput(
+            "tensor_parallel_size", config.tensor_parallel_size, "this build runs a model in one process"
+        )
 
 
 def _window(config: EngineConfig, model: ModelConfig) -> int:

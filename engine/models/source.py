@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from engine.errors import UnsupportedModel
 from engine.weights.loader import Checkpoint
-from kernels.contracts import Ops, PackedLinear, Weight
+from kernels.contracts import KernelError, Ops, PackedLinear, Weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,4 +48,7 @@ class WeightSource:
         return self.ops.pack_linear(weight, None, self.dtype)
 
     def pack(self, weights: Sequence[Weight], bias: Tensor | None = None) -> PackedLinear:
-        return self.ops.pack_linear(list(weights), bias, self.dtype, self.quantization)
+        try:
+            return self.ops.pack_linear(list(weights), bias, self.dtype, self.quantization)
+        except KernelError as error:
+            raise UnsupportedModel(f"a matrix of this model cannot be packed: {error}") from error

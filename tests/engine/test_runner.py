@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from engine.config import EngineConfig
-from engine.errors import EngineFault, EngineUnavailable, InvalidInput
+from engine.errors import EngineFault, EngineUnavailable, InvalidInput, UnsupportedModel
 from engine.requests import SamplingParams
 from engine.runner import ModelRunner
 from engine.step import Step, Work
@@ -208,6 +208,35 @@ def test_the_pool_is_sized_by_bytes_when_given(folder: tuple[Path, Any]) -> None
 def test_a_device_that_does_not_exist_is_refused(folder: tuple[Path, Any]) -> None:
     with pytest.raises(InvalidInput, match="auto, cpu or cuda"):
         make_runner(folder[0], device="meta")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"quantization": "fp3"}, "int8, int4, gguf"),
+        ({"tensor_parallel_size": 2}, "one process"),
+        ({"kernel_backend": "triton"}, "cannot run on cpu"),
+    ],
+    ids=["quantization", "tensor parallel", "back end"],
+)
+def test_what_cannot_run_here_is_refused_with_the_reason(
+    folder: tuple[Path, Any], changes: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(InvalidInput, match=words) as caught:
+        make_runner(folder[0], **changes)
+    assert caught.value.field in changes
+
+
+def test_codes_cannot_be_kept_where_the_checkpoint_has_none(folder: tuple[Path, Any]) -> None:
+    with pytest.raises(UnsupportedModel, match="no GGUF codes"):
+        make_runner(folder[0], quantization="gguf")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_precision_gives_finite_evidence(folder: tuple[Path, Any], dtype: str) -> None:
+    token = HandDriver(make_runner(folder[0], dtype=dtype), [HandSequence(PROMPT)]).step().tokens[0]
+    assert token.logprob is not None
+    assert -20 < token.logprob <= 0
 
 
 def test_loading_reports_progress_up_to_ready(folder: tuple[Path, Any]) -> None:
