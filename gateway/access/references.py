@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
+from gateway.access.conditions import compile_condition
 from gateway.access.document import PolicySet, Rule
 from gateway.access.problems import Path, Problem, nearest
 from gateway.access.vocabulary import ADMIN_ACTIONS, INFERENCE_ACTIONS
@@ -171,4 +172,4 @@ def _signature(rule: Rule) -> Iterable[str]:
     yield repr(subjects.any)
     yield repr(rule.models and (rule.models.any, sorted(rule.models.ids), sorted(rule.models.groups)))
     yield repr(rule.models and sorted(rule.models.labels.items()))
-    yield repr(rule.when)
+    yield repr(compile_condition(rule.when))

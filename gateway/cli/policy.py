@@ -245,6 +245,17 @@ def simulate(
         raise typer.Exit(1)
 
 
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of a policy document, for editors.
+
+    Example: esclusa policy schema > policy.schema.json
+    """
+    from gateway.access.document import PolicySet
+
+    print(json.dumps(PolicySet.model_json_schema(), indent=2))
+
+
 def _catalog(config: Path | None) -> Sequence[ModelCard]:
     """The models of the settings; none configured means that the catalogue is unknown here."""
     if config is None:

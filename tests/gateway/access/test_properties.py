@@ -34,7 +34,7 @@ conditions = st.fixed_dictionaries(
 subjects = st.one_of(
     st.just({"any": True}),
     st.fixed_dictionaries(
-        {"roles": st.lists(st.sampled_from(ROLES), min_size=1, unique=True).map(tuple)},
+        {"roles": st.sets(st.sampled_from(ROLES), min_size=1).map(lambda found: tuple(sorted(found)))},
         optional={"types": st.just(("user",)), "departments": st.just(("risk",)), "tenants": st.just(("acme",))},
     ),
     st.just({"principals": ("https://idp#ana",)}),
@@ -80,16 +80,16 @@ contexts = st.builds(
 cards = st.sampled_from(CATALOG)
 
 
+def case_of(rule: dict[str, Any]) -> dict[str, Any]:
+    """Whom, what and when a rule is about; an empty `when` is none."""
+    return {name: value for name, value in rule.items() if value and name not in ("id", "effect", "obligations")}
+
+
 def compiled(rules: list[dict[str, Any]], prefix: str = "r") -> Snapshot:
     """Rules keep the id of their place; a rule that contradicts an earlier one exactly is left out."""
     kept: list[dict[str, Any]] = []
     for number, one in enumerate(rules):
-        terms = {name: value for name, value in one.items() if name not in ("id", "effect", "obligations")}
-        if not any(
-            other["effect"] != one["effect"]
-            and {name: value for name, value in other.items() if name not in ("id", "effect", "obligations")} == terms
-            for other in kept
-        ):
+        if not any(other["effect"] != one["effect"] and case_of(other) == case_of(one) for other in kept):
             kept.append({"id": f"{prefix}{number}", **one})
     document = PolicySet.model_validate(
         {
@@ -108,7 +108,7 @@ def chat(snapshot: Snapshot, principal: Principal, card: ModelCard, context: Req
 
 
 @given(rule_lists, principals, cards, contexts)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_explain_is_what_is_enforced(
     rules: list[dict[str, Any]], principal: Principal, card: ModelCard, context: RequestContext
 ) -> None:
@@ -121,7 +121,7 @@ def test_explain_is_what_is_enforced(
 
 
 @given(rule_lists, principals, cards, contexts, st.randoms(use_true_random=False))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_order_of_rules_means_nothing(
     rules: list[dict[str, Any]], principal: Principal, card: ModelCard, context: RequestContext, draw: Any
 ) -> None:
@@ -134,7 +134,7 @@ def test_the_order_of_rules_means_nothing(
 
 
 @given(rule_lists, rule("deny"), principals, cards, contexts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_another_deny_rule_never_opens_anything(
     rules: list[dict[str, Any]],
     deny: dict[str, Any],
@@ -154,7 +154,7 @@ def test_another_deny_rule_never_opens_anything(
 
 
 @given(rule_lists, principals, cards, contexts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_matching_deny_overrides_every_grant(
     rules: list[dict[str, Any]], principal: Principal, card: ModelCard, context: RequestContext
 ) -> None:
@@ -165,7 +165,7 @@ def test_a_matching_deny_overrides_every_grant(
 
 
 @given(rule_lists, principals, cards, contexts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_losing_evidence_never_opens_anything(
     rules: list[dict[str, Any]], principal: Principal, card: ModelCard, context: RequestContext
 ) -> None:
@@ -177,7 +177,7 @@ def test_losing_evidence_never_opens_anything(
 
 
 @given(rule_lists, principals, cards, contexts)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_output_is_capped_by_the_strictest_matching_grant(
     rules: list[dict[str, Any]], principal: Principal, card: ModelCard, context: RequestContext
 ) -> None:

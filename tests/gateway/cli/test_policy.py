@@ -98,6 +98,12 @@ def test_an_option_that_makes_no_sense_is_refused() -> None:
         CliRunner().invoke(app, ["explain", str(SEED), "--action", "chatt"], catch_exceptions=False)
 
 
+def test_the_schema_knows_every_field_of_a_document() -> None:
+    schema = json.loads(policy("schema").stdout)
+    assert {"apiVersion", "rules", "roleBindings", "modelGroups", "limits", "tests"} <= set(schema["properties"])
+    assert schema["additionalProperties"] is False
+
+
 def test_two_files_are_compared_rule_by_rule_and_as_text(file: Path) -> None:
     result = policy("diff", str(SEED), str(file))
     assert result.stdout.splitlines()[0] == "changed  rules.employee-small"
