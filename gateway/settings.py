@@ -140,6 +140,7 @@ class AuditSettings(Section):
     retention_days: int = Field(400, ge=183)
     hmac_key: SecretStr | None = None
     seal_s: float = 60.0
+    unknown_per_minute: int = Field(600, ge=1, description="401s of one source recorded singly; the rest are counted")
 
 
 class UpstreamSettings(Section):

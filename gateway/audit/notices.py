@@ -8,10 +8,11 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from gateway.audit.canonical import exact
+from gateway.audit.canonical import exact, storable
 from gateway.audit.columns import encode_side
 from gateway.audit.event import SCHEMA_VERSION, Origin, Record, caller, commitments, filled, finish, head, text
-from gateway.flow.values import AdminEvent, Outcome
+from gateway.audit.flood import Bulk
+from gateway.flow.values import ANONYMOUS, AdminEvent, Outcome
 
 
 def admin_record(origin: Origin, event_id: UUID, now: datetime, event: AdminEvent) -> Record:
@@ -42,25 +43,36 @@ def admin_record(origin: Origin, event_id: UUID, now: datetime, event: AdminEven
     return finish(event_id, document, by.side)
 
 
-def refused_record(
-    origin: Origin, event_id: UUID, now: datetime, request_id: UUID, *, count: int, first: datetime, last: datetime
-) -> Record:
-    """One `aggregated` record for requests that were refused while nothing could be recorded."""
+def bulk_record(origin: Origin, event_id: UUID, now: datetime, bulk: Bulk) -> Record:
+    """One `aggregated` record for refusals without records of their own. `request_id` is that of the first."""
+    salt = secrets.token_bytes(16)
+    personal = {} if bulk.source is None else {"source_ip": storable(bulk.source, 64) or ""}
     document = {
         "schema": SCHEMA_VERSION,
         "event_id": event_id,
-        "request_id": request_id,
+        "request_id": bulk.sample,
         "phase": "aggregated",
         "node": origin.node_id,
         "boot": origin.boot_id,
         "ts": now,
-        "who": {"tenant": "-", "issuer": "-", "kind": "anonymous", "roles": []},
+        "who": {
+            "tenant": ANONYMOUS.tenant,
+            "issuer": ANONYMOUS.issuer,
+            "kind": ANONYMOUS.kind,
+            "roles": [],
+            "commit": commitments(origin.key, salt, personal),
+        },
         "where": {"route": "-", "gateway_version": origin.gateway_version},
-        "decision": {"effect": "error"},
-        "result": {"status": 503, "error_code": "audit_unavailable", "outcome": Outcome.ERROR.value},
-        "aggregate": {"count": count, "first": first, "last": last},
+        "decision": filled(
+            {
+                "effect": "error" if bulk.status >= 500 else "deny",
+                "deny_code": None if bulk.status >= 500 else bulk.code,
+            }
+        ),
+        "result": {"status": bulk.status, "error_code": bulk.code, "outcome": Outcome.DENIED.value},
+        "aggregate": {"count": bulk.count, "first": bulk.first, "last": bulk.last},
     }
-    return finish(event_id, document, b"")
+    return finish(event_id, document, encode_side(personal, salt))
 
 
 def interrupted_record(

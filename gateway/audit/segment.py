@@ -55,6 +55,10 @@ class SegmentFile(Protocol):
 
     def write(self, data: bytes) -> None: ...
 
+    def write_durably(self, data: bytes) -> None:
+        """`write` and `sync` in one."""
+        ...
+
     def sync(self) -> None:
         """Durable when it returns. After an error the file must not be used for further records."""
         ...
@@ -76,6 +80,17 @@ class DiskFile:
         while written < len(data):
             written += os.write(self._fd, data[written:])
 
+    def write_durably(self, data: bytes) -> None:
+        # One system call where Linux offers it: the thread gives up the interpreter once instead of twice, and may
+        # wait for it up to five milliseconds each time.
+        if _RWF_DSYNC:
+            written = os.pwritev(self._fd, [data], 0, _RWF_DSYNC)  # O_APPEND: the offset does not count
+            if written == len(data):
+                return
+            data = data[written:]
+        self.write(data)
+        self.sync()
+
     def sync(self) -> None:
         _datasync(self._fd)
 
@@ -87,6 +102,7 @@ class DiskFile:
 
 
 _datasync = getattr(os, "fdatasync", os.fsync)
+_RWF_DSYNC: int = getattr(os, "RWF_DSYNC", 0)
 
 
 def sync_folder(folder: Path) -> None:

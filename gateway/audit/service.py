@@ -8,7 +8,6 @@ cut) and the disk at most 50 ms later. In every mode a record that cannot be wri
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import logging
 from collections.abc import Callable, Mapping
@@ -23,7 +22,8 @@ from gateway.audit.boots import Boot, commitment_key, create_boot
 from gateway.audit.canonical import CommitmentKey, genesis
 from gateway.audit.courier import Courier, Lag
 from gateway.audit.event import Caller, Origin, Phase, Record
-from gateway.audit.notices import admin_record, interrupted_record, refused_record
+from gateway.audit.flood import Bulk, FloodGate
+from gateway.audit.notices import admin_record, bulk_record, interrupted_record
 from gateway.audit.request_event import request_caller, request_record
 from gateway.audit.segment import DiskFile, SegmentFile
 from gateway.audit.spool import Spool, SpoolClosed, SpoolLimits
@@ -37,6 +37,8 @@ log = logging.getLogger("esclusa.audit")
 STALL_S = 5.0
 """A commit that takes longer refuses the requests that wait for it."""
 WATCH_S = 0.5
+BULK_S = 10.0
+"""How often counted refusals are written down."""
 FINISH_S = 5.0
 
 
@@ -59,7 +61,9 @@ class AuditService:
         self._clock, self._ids, self._open_file = clock, ids, open_file
         self._node_id, self._version = node_id, gateway_version
         self._open: dict[UUID, Caller] = {}
-        self._refused: tuple[int, datetime, datetime] | None = None
+        self._flood = FloodGate(settings.unknown_per_minute)
+        self._folded: set[UUID] = set()
+        self._refused: Bulk | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._boot: Boot | None = None
 
@@ -102,6 +106,7 @@ class AuditService:
         """Flush the spool and ship it if Postgres answers; what stays is shipped by the next start."""
         if self._boot is None:
             return
+        self._write_bulks()
         await self._spool.close()
         for task in self._tasks:
             task.cancel()
@@ -117,6 +122,9 @@ class AuditService:
     async def intent(self, exchange: Exchange) -> None:
         """Returns once the intent is durable (`fast`: in the kernel). Raises `Unavailable` (`audit_unavailable`)."""
         now = self._clock.now()
+        if self._fold(exchange, now):
+            self._folded.add(exchange.request_id)
+            return
         by = request_caller(self._origin, exchange)
         record = request_record(self._origin, self._ids.uuid7(), now, "intent", exchange, by)
         self._open[exchange.request_id] = by
@@ -134,6 +142,9 @@ class AuditService:
         every mode, because nothing else tells of the request. Raises `Unavailable` when it cannot be written now.
         """
         now = self._clock.now()
+        if exchange.request_id in self._folded:
+            self._folded.discard(exchange.request_id)
+            return
         by = self._open.pop(exchange.request_id, None)
         promised = by is not None
         phase: Phase = "completion" if promised or exchange.outcome is not Outcome.DENIED else "denied"
@@ -144,8 +155,8 @@ class AuditService:
             await self._write(record, wait=wait, keep=promised)
         except SpoolClosed as closed:
             if not promised and not closed.written:
-                count, first, _ = self._refused or (0, now, now)
-                self._refused = (count + 1, first, now)
+                first = Bulk("audit_unavailable", 503, 1, now, now, exchange.request_id)
+                self._refused = first if self._refused is None else self._refused.more(now)
             raise self._unavailable(closed) from None
 
     async def admin(self, event: AdminEvent) -> None:
@@ -218,7 +229,7 @@ class AuditService:
 
     async def _watch(self) -> None:
         """Notice a disk that hangs, a spool that fills, and count what could not be recorded one by one."""
-        warned = False
+        warned, drained = False, self._clock.monotonic_s()
         while True:
             await asyncio.sleep(WATCH_S)
             self._spool.check_stall(STALL_S)
@@ -226,20 +237,25 @@ class AuditService:
             if share > 0.5 and not warned:
                 log.warning("audit spool is %.0f %% full: Postgres does not take the records", 100 * share)
             warned = share > 0.5
-            if self._refused is not None and self._spool.failure is None:
-                count, first, last = self._refused
-                self._refused = None
-                record = refused_record(
-                    self._origin,
-                    self._ids.uuid7(),
-                    self._clock.now(),
-                    self._ids.uuid7(),
-                    count=count,
-                    first=first,
-                    last=last,
-                )
-                with contextlib.suppress(SpoolClosed):
-                    await self._write(record, wait=False, keep=True)
+            due = self._clock.monotonic_s() - drained >= BULK_S
+            if self._spool.failure is None and (due or self._refused is not None):
+                drained = self._clock.monotonic_s()
+                self._write_bulks()
+
+    def _write_bulks(self) -> None:
+        bulks = self._flood.drain() if self._refused is None else (self._refused, *self._flood.drain())
+        self._refused = None
+        for bulk in bulks:
+            record = bulk_record(self._origin, self._ids.uuid7(), self._clock.now(), bulk)
+            self._spool.submit(record.rec, record.side, wait=False, keep=True)
+
+    def _fold(self, exchange: Exchange, now: datetime) -> bool:
+        """Count a refusal of a caller nobody knows instead of recording it, when its source floods us with them."""
+        failure, source = exchange.failure, exchange.context.client.ip
+        if failure is None or failure.status != 401 or self._flood.admits(source, self._clock.monotonic_s()):
+            return False
+        self._flood.fold(source, failure.code, failure.status, now, exchange.request_id)
+        return True
 
     @staticmethod
     def _unavailable(closed: SpoolClosed) -> Unavailable:

@@ -223,11 +223,11 @@ class Spool:
         try:
             if self._file is None:
                 self._open_segment()
-            self._write(group)
+            self._write(group, durably=self._limits.sync_each_group)
             if not self._limits.sync_each_group:
                 self._acknowledge(group)
-            if self._limits.sync_each_group or time.monotonic() - self._last_sync >= CACHE_SYNC_S:
-                self._sync()
+                if time.monotonic() - self._last_sync >= CACHE_SYNC_S:
+                    self._sync()
         except OSError as error:
             self._recover(group, error)
             return
@@ -259,7 +259,7 @@ class Spool:
             self._tell([entry.future for entry in refused], SpoolClosed(self.failure))
         return accepted
 
-    def _write(self, group: list[_Entry]) -> None:
+    def _write(self, group: list[_Entry], *, durably: bool) -> None:
         records = [entry for entry in group if entry.rec]
         if not records:
             return
@@ -277,14 +277,22 @@ class Spool:
         if self._file is None:
             raise OSError("the audit segment could not be opened")
         self._unsynced += records
-        self._file.write(data)
+        if durably:
+            self._file.write_durably(data)
+        else:
+            self._file.write(data)
         self._size += len(data)
         self._seq, self._hash = seq, head
+        if durably:
+            self._synced()
 
     def _sync(self) -> None:
         if self._file is None or not self._unsynced:
             return
         self._file.sync()
+        self._synced()
+
+    def _synced(self) -> None:
         self._last_sync = time.monotonic()
         self._unsynced = []
         self._durable = (self._seq, self._hash)
@@ -315,8 +323,7 @@ class Spool:
         self._abandon_segment()
         try:
             self._open_segment()
-            self._write(again)
-            self._sync()
+            self._write(again, durably=True)
         except OSError as second:
             self._abandon_segment()
             self.failure = f"the audit disk fails: {second.strerror or second}"

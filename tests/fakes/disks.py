@@ -22,6 +22,7 @@ class FaultyDisk:
         self.release = threading.Event()
         self.release.set()
         self.opened: list[Path] = []
+        self.syncs = 0
 
     def open(self, path: Path) -> _FaultyFile:
         if self.open_error is not None:
@@ -51,8 +52,13 @@ class _FaultyFile(DiskFile):
             raise OSError(self._disk.write_error, os.strerror(self._disk.write_error))
         super().write(data)
 
+    def write_durably(self, data: bytes) -> None:
+        self.write(data)
+        self.sync()
+
     def sync(self) -> None:
         self._disk.release.wait()
+        self._disk.syncs += 1
         left = self._disk.sync_failures_left
         if self._disk.sync_error is not None and (left is None or left > 0):
             if left is not None:

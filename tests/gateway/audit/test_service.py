@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from gateway.audit.service import AuditService
-from gateway.flow.values import Outcome
-from tests.fakes.exchanges import ANA, admitted, change, denied, finished
+from gateway.flow.values import ANONYMOUS, Outcome
+from tests.fakes.disks import FaultyDisk
+from tests.fakes.exchanges import ANA, admitted, change, context, denied, finished
 
 MODES = ("strict", "standard", "fast")
 
@@ -152,3 +154,38 @@ async def test_partitions_reach_three_months_ahead_and_the_default_is_empty(serv
         ).scalar_one()
         stray = (await connection.exec_driver_sql("SELECT count(*) FROM audit_event_default")).scalar_one()
     assert (count, stray) == (5, 0)
+
+
+async def test_a_flood_of_bad_tokens_is_counted_by_source_instead_of_filling_the_disk(start: Any, rows: Any) -> None:
+    service = await start(unknown_per_minute=3)
+    for source in ("203.0.113.9", "203.0.113.9", "203.0.113.9", "203.0.113.9", "203.0.113.9", "198.51.100.1"):
+        refusal = replace(
+            denied(ANONYMOUS, code="invalid_token", status=401), context=context(ip=source), request=None, asked=None
+        )
+        await service.intent(refusal)
+        await service.completion(refusal)
+    await service.close()
+    assert len(await rows("phase = 'intent'")) == len(await rows("phase = 'completion'")) == 4
+    (bulk,) = await rows("phase = 'aggregated'")
+    assert (bulk["deny_code"], bulk["personal"]) == ("invalid_token", {"source_ip": "203.0.113.9"})
+    assert b'"aggregate":{"count":2,' in bulk["rec"]
+
+
+async def test_waiters_of_one_moment_share_one_sync(start: Any) -> None:
+    disk = FaultyDisk()
+    service = await start(mode="strict", open_file=disk.open)
+    before = disk.syncs
+    await asyncio.gather(*(service.intent(admitted()) for _ in range(200)))
+    assert disk.syncs - before <= 100
+
+
+async def test_a_cancelled_intent_is_still_joined_by_its_completion(service: AuditService, rows: Any) -> None:
+    exchange = admitted()
+    waiting = asyncio.create_task(service.intent(exchange))
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await service.completion(finished(exchange, Outcome.CANCELLED))
+    await service.settle(5)
+    found = await rows("request_id = :id", id=exchange.request_id)
+    assert [(row["phase"], row["outcome"]) for row in found] == [("intent", None), ("completion", "cancelled")]
