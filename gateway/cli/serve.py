@@ -154,7 +154,7 @@ def _panel(services: Services, url: str, took_s: float) -> None:
 
 def _own_command() -> str:
     """As the reader can type it: the path below the current folder when `esclusa` is not on PATH."""
-    own = Path(sys.argv[0])
+    own = Path(sys.argv[0]).absolute()
     if shutil.which("esclusa") is not None or not own.is_relative_to(Path.cwd()):
         return "esclusa"
     return str(own.relative_to(Path.cwd()))

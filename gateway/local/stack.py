@@ -24,6 +24,9 @@ DEMO_CONTEXT_WINDOW = 4096
 DEMO_PRICES_MICRO = {"small": (20_000, 40_000), "large": (80_000, 160_000)}
 """Input and output, per million tokens: invented, so that the demo has costs to show."""
 
+DEMO_SAMPLING = {"small": (0.2, 0.9), "large": (0.7, 0.8)}
+"""Temperature and top_p that the models' makers recommend, for callers who name none."""
+
 Report = Callable[[str, float], None]
 """(stage, percent)."""
 
@@ -88,12 +91,15 @@ def _fetch(asset: ModelAsset, folder: Path, report: Report) -> Path:
 
 def _card(asset: ModelAsset, path: Path) -> ModelSettings:
     price_in, price_out = DEMO_PRICES_MICRO[asset.tier]
+    temperature, top_p = DEMO_SAMPLING[asset.tier]
     return ModelSettings(
         id=asset.id,
         tier="small" if asset.tier == "small" else "large",
         path=str(path),
         context_window=DEMO_CONTEXT_WINDOW,
         labels={"hosting": "local", "licence": asset.licence},
+        temperature=temperature,
+        top_p=top_p,
         price_in_micro=price_in,
         price_out_micro=price_out,
     )
