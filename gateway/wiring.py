@@ -52,7 +52,7 @@ from gateway.limits.service import LimitService
 from gateway.limits.store import ValkeyStore
 from gateway.routing.catalog import LOCAL_BACKEND, catalog_from
 from gateway.routing.router import ComplexityRouter
-from gateway.settings import HttpSettings, Settings
+from gateway.settings import AccessSettings, HttpSettings, Settings
 from gateway.storage.migrate import upgrade
 from gateway.storage.postgres import make_engine
 from gateway.storage.valkey import ValkeyLink
@@ -141,7 +141,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             clock=clock,
             repository=PolicyRepository(engine),
             seed=settings.access.policy_file or default_policy(),
-            settings=settings.access,
+            settings=with_local_copy(settings.access),
         )
         await _start(access, stack)
         store = IdentityStore(engine)
@@ -314,6 +314,12 @@ def default_data_dir() -> Path:
         return SYSTEM_DATA_DIR
     base = os.environ.get("XDG_DATA_HOME", "")
     return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "esclusa"
+
+
+def with_local_copy(settings: AccessSettings) -> AccessSettings:
+    """A replica that starts while the database is away needs the last good policy on its own disk."""
+    folder = settings.snapshot_dir or default_data_dir() / "policies"
+    return settings.model_copy(update={"snapshot_dir": folder})
 
 
 def default_policy() -> Path:

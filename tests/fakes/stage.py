@@ -200,7 +200,7 @@ def stage_settings(
             "redis_timeout_ms": 2000,
         },
         "identity": {"providers": (issuer.provider_settings(),)},
-        "access": {"policy_file": POLICY},
+        "access": {"policy_file": POLICY, "snapshot_dir": spool_dir.parent / "policies"},
         "audit": {"mode": "fast", "spool_dir": spool_dir},
         "upstreams": {"up": {"base_url": upstream_url, "api_key": SecretStr("up-secret-key"), "read_timeout_s": 5.0}},
         "models": (
