@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from math import isfinite
 from time import perf_counter
 
 import torch
@@ -106,6 +107,8 @@ class ModelRunner:
                 if item.want_prompt_logprobs
             }
             pooled = self._pool(model, step, tensors, hidden)
+            faults |= {slot: _not_finite() for slot, vector in pooled.items() if not isfinite(vector[0])}
+            pooled = {slot: vector for slot, vector in pooled.items() if slot not in faults}
         total_s, kernel_s = perf_counter() - started, self._clock.seconds
         return StepResult(tokens, prompt_logprobs, pooled, faults, host_s=total_s - kernel_s, kernel_s=kernel_s)
 

@@ -169,14 +169,25 @@ def test_constraints_that_leave_no_token_are_a_fault_of_that_row(runner: ModelRu
     assert "no token is allowed" in str(result.faults[0])
 
 
-def test_values_that_are_not_finite_are_a_fault_of_that_row(folder: tuple[Path, Any], tmp_path: Path) -> None:
-    model = write_tiny_model(tmp_path)
+@pytest.fixture(scope="module")
+def poisoned(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
+    """The same model, in which token 77 is not a number."""
+    directory = tmp_path_factory.mktemp("poisoned")
+    model = write_tiny_model(directory)
     model.model.embed_tokens.weight.data[77] = float("nan")
-    model.save_pretrained(tmp_path)
-    runner = make_runner(tmp_path)
-    result = HandDriver(runner, [HandSequence([5, 77, 6]), HandSequence(PROMPT)]).step()
-    assert result.tokens[1].token_id == tokens_of(make_runner(folder[0]), [HandSequence(PROMPT)], count=1)[0][0]
+    model.save_pretrained(directory)
+    return make_runner(directory)
+
+
+def test_values_that_are_not_finite_are_a_fault_of_that_row(runner: ModelRunner, poisoned: ModelRunner) -> None:
+    result = HandDriver(poisoned, [HandSequence([5, 77, 6]), HandSequence(PROMPT)]).step()
+    assert result.tokens[1].token_id == tokens_of(runner, [HandSequence(PROMPT)], count=1)[0][0]
     assert "not finite" in str(result.faults[0])
+
+
+def test_a_vector_that_is_not_finite_is_a_fault_of_that_input(poisoned: ModelRunner) -> None:
+    result = HandDriver(poisoned, [HandSequence([5, 77, 6]), HandSequence(PROMPT)]).step(pool=True)
+    assert (list(result.pooled), list(result.faults)) == ([1], [0])
 
 
 def test_unloaded_weights_refuse_steps_and_come_back_the_same(folder: tuple[Path, Any]) -> None:
