@@ -81,7 +81,7 @@ class CoreStates(RuleBasedStateMachine):
         return name
 
     def _restart(self) -> list[Delivery]:
-        """What the loop does when nobody is to blame: all requests of the step fail, or lone ones three times running."""
+        """What the loop does when all requests of a step fail, or lone ones three times running."""
         step = self.core.current_step
         assert step is not None
         assert {work.sequence.request_id for work in step.work} <= self.failing
