@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
+from pathlib import Path
 
 import pytest
 from sqlalchemy import text
@@ -62,3 +64,20 @@ def test_another_database_is_refused_with_a_hint_and_without_the_password() -> N
         parse_database_url("mysql+pymysql://root:hunter2@h/d")
     assert "postgresql+asyncpg://" in str(refused.value)
     assert "hunter2" not in str(refused.value)
+
+
+async def test_an_installed_package_migrates_from_its_own_copy(
+    empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "site-packages" / "gateway"
+    shutil.copytree(migrate.migrations_path(), package / "_assets" / "migrations")
+    monkeypatch.setattr(migrate.resources, "files", lambda _name: package)
+    assert migrate.migrations_path() == package / "_assets" / "migrations"
+    await migrate.upgrade(empty_database_url)
+    assert await migrate.pending(empty_database_url) == ()
+
+
+def test_a_package_without_migrations_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(migrate.resources, "files", lambda _name: tmp_path / "gateway")
+    with pytest.raises(ConfigError, match="reinstall"):
+        migrate.migrations_path()
