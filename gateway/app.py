@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -202,6 +203,7 @@ async def _boot(
             await asyncio.wait({loaded, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if loaded.done() and not stop.is_set():
                 await loaded
+                settle_memory()
                 if on_ready is not None:
                     await on_ready(services, url)
                 await stopping
@@ -215,6 +217,12 @@ async def _boot(
                 await metrics()
     finally:
         stopping.cancel()
+
+
+def settle_memory() -> None:
+    """What was built so far lives as long as the process: without it, a full collection costs tens of milliseconds."""
+    gc.collect()
+    gc.freeze()
 
 
 async def _given(settings: Settings) -> Settings:

@@ -191,7 +191,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             clock=clock,
             ids=ids,
         )
-        lag = asyncio.create_task(watch_loop_lag(metrics.lag.set), name="loop lag")
+        lag = asyncio.create_task(watch_loop_lag(metrics.loop_lag), name="loop lag")
         stack.callback(lag.cancel)
 
         def readiness() -> Readiness:

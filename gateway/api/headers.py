@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from gateway.flow.values import Exchange
 from gateway.limits.headers import ratelimit_headers
 
@@ -11,12 +13,12 @@ Headers = list[tuple[bytes, bytes]]
 def answer_headers(exchange: Exchange, *, final: bool) -> Headers:
     """`final` once the cost is known; a stream sends its headers before that."""
     found: Headers = [(b"x-esclusa-audit-id", str(exchange.request_id).encode())]
-    served, timings = exchange.served, exchange.timings
+    served, plan, timings = exchange.served, exchange.plan, exchange.timings
     if served is not None:
         found.append((b"x-esclusa-model", header_value(served.id)))
-    if exchange.plan is not None:
-        found.append((b"x-esclusa-route", exchange.plan.route.encode()))
-        found.append((b"x-esclusa-route-reason", header_value(exchange.plan.reason)))
+    if plan is not None:
+        found.append((b"x-esclusa-route", plan.route.encode()))
+        found.append((b"x-esclusa-route-reason", header_value(plan.reason)))
     if exchange.decision is not None:
         found.append((b"x-esclusa-policy-version", b"%d" % exchange.decision.policy_version))
     if timings.overhead_us is not None:
@@ -25,11 +27,19 @@ def answer_headers(exchange: Exchange, *, final: bool) -> Headers:
         found.append((b"x-esclusa-cost", f"{exchange.cost_micro / 1e6:.6f} {served.currency}".encode()))
         found.append((b"x-esclusa-cached-tokens", b"%d" % exchange.usage.cached_tokens))
     if exchange.reservation is not None:
-        limits = ratelimit_headers(exchange.reservation)
-        found += [(name.encode(), header_value(value)) for name, value in limits.items()]
+        for name, value in ratelimit_headers(exchange.reservation).items():
+            found.append((_NAMES.get(name) or name.encode(), header_value(value)))
     return found
 
 
+_NAMES = {
+    name: name.encode()
+    for kind in ("requests", "tokens")
+    for name in (f"x-ratelimit-limit-{kind}", f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}")
+}
+
+
+@lru_cache(maxsize=4096)
 def header_value(text: str) -> bytes:
     """Printable ASCII on one line, whatever a policy's author wrote."""
     if text.isascii() and text.isprintable():

@@ -17,11 +17,31 @@ from typing import Any
 from gateway.errors import GatewayError
 from gateway.flow.boundary import BOUNDARY, Finalisers, close
 from gateway.flow.context import Clock
-from gateway.flow.growth import grow
 from gateway.flow.values import Chunk, Exchange, Failure, Outcome, Signals, Usage
 
-Conclude = Callable[[Exchange], Coroutine[Any, Any, Exchange]]
-"""Settle and record; given the whole exchange, returns it with cost and timings. Runs shielded."""
+
+NO_USAGE = Usage()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a request ended, before it is settled and priced."""
+
+    outcome: Outcome
+    status: int
+    usage: Usage = NO_USAGE
+    signals: Signals | None = None
+    finish_reason: str | None = None
+    stop_cause: str | None = None
+    failure: Failure | None = None
+    response_digest: bytes | None = None
+    completion_text: str | None = None
+    first_chunk_s: float | None = None
+    """On the clock of `Clock.monotonic_s`."""
+
+
+Conclude = Callable[[Exchange, Ending], Coroutine[Any, Any, Exchange]]
+"""Settle and record; returns the whole exchange. Runs shielded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,27 +187,23 @@ class Answer:
         if self.concluded:
             return
         self.concluded = True
-        exchange = grow(
-            self.exchange,
+        ending = Ending(
+            outcome=outcome,
+            status=200,
             usage=self._final_usage(),
             signals=self._signals,
             finish_reason=self._finish_reason,
             stop_cause=self._stop_cause,
-            outcome=outcome,
             failure=failure,
-            status=200,
             response_digest=self._digest.digest(),
             completion_text="".join(self._text) if self._keep_text else None,
-            timings=grow(
-                self.exchange.timings,
-                ttft_us=round((self._first_at - self.exchange.context.started_s) * 1e6),
-            ),
+            first_chunk_s=self._first_at,
         )
-        self.exchange = await self._finalisers.run(self._close_and_conclude(exchange))
+        self.exchange = await self._finalisers.run(self._close_and_conclude(ending))
 
-    async def _close_and_conclude(self, exchange: Exchange) -> Exchange:
+    async def _close_and_conclude(self, ending: Ending) -> Exchange:
         await close(self._stream)
-        return await self._conclude(exchange)
+        return await self._conclude(self.exchange, ending)
 
     def _final_usage(self) -> Usage:
         """The backend's own figures, or what was counted on the way when it could not give any."""

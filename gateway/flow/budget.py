@@ -85,11 +85,8 @@ def granted_tokens(bound: Estimate, reservation: Reservation | None) -> int:
 
 def prompt_digest(request: ChatRequest) -> bytes:
     """SHA-256 over roles and texts with unambiguous separators; the audit commits to it with a salt."""
-    digest = hashlib.sha256()
-    for message in request.messages:
-        digest.update(f"{message.role}\x1f{len(message.content)}\x1f{message.content}\x1e".encode())
-    for text in request.inputs:
-        digest.update(f"{len(text)}\x1f{text}\x1e".encode())
+    parts = [f"{message.role}\x1f{len(message.content)}\x1f{message.content}" for message in request.messages]
+    parts += [f"{len(text)}\x1f{text}" for text in request.inputs]
     if request.prompt is not None:
-        digest.update(str(request.prompt).encode())
-    return digest.digest()
+        parts.append(str(request.prompt))
+    return hashlib.sha256("\x1e".join(parts).encode()).digest()

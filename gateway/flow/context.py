@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 from uuid import UUID
+
+RANDOM_BYTES = 10
 
 
 class Clock(Protocol):
@@ -37,9 +39,18 @@ class SystemClock:
 
 
 class SystemIds:
+    """Random bits come from the kernel in blocks: a system call per id would be most of its price."""
+
+    def __init__(self) -> None:
+        self._random = b""
+        self._at = 0
+
     def uuid7(self) -> UUID:
-        millis = time.time_ns() // 1_000_000
-        value = (millis & (1 << 48) - 1) << 80 | secrets.randbits(80)
+        if self._at + RANDOM_BYTES > len(self._random):
+            self._random, self._at = os.urandom(RANDOM_BYTES * 256), 0
+        bits = int.from_bytes(self._random[self._at : self._at + RANDOM_BYTES], "big")
+        self._at += RANDOM_BYTES
+        value = (time.time_ns() // 1_000_000 & (1 << 48) - 1) << 80 | bits
         value = value & ~(0xF << 76) | 0x7 << 76  # version 7
         value = value & ~(0x3 << 62) | 0x2 << 62  # RFC 9562 variant
         return UUID(int=value)

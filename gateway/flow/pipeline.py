@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from gateway.errors import GatewayError, InvalidRequest, Unavailable, UpstreamFailed
-from gateway.flow.answer import Answer, Authority
+from gateway.flow.answer import Answer, Authority, Ending
 from gateway.flow.boundary import BOUNDARY, Finalisers, close
 from gateway.flow.budget import estimate, granted_tokens, prompt_digest, rough_prompt_tokens, usage_cost
 from gateway.flow.context import Clock, RequestContext
@@ -248,14 +248,30 @@ class Pipeline:
 
     # -------------------------------------------------------------------------------- stages 11 and 12, refusals
 
-    async def _conclude(self, exchange: Exchange) -> Exchange:
+    async def _conclude(self, exchange: Exchange, ending: Ending) -> Exchange:
         """Settle what was used and write the completion: durable before the last byte in strict mode."""
-        cost = usage_cost(exchange.served, exchange.usage) if exchange.served is not None else 0
-        total_us = round((self._clock.monotonic_s() - exchange.context.started_s) * 1e6)
-        exchange = grow(exchange, cost_micro=cost, timings=grow(exchange.timings, total_us=total_us))
+        started_s, first_s, usage = exchange.context.started_s, ending.first_chunk_s, ending.usage
+        exchange = grow(
+            exchange,
+            outcome=ending.outcome,
+            status=ending.status,
+            usage=usage,
+            cost_micro=usage_cost(exchange.served, usage) if exchange.served is not None else 0,
+            signals=ending.signals,
+            finish_reason=ending.finish_reason,
+            stop_cause=ending.stop_cause,
+            failure=ending.failure,
+            response_digest=ending.response_digest,
+            completion_text=ending.completion_text,
+            timings=grow(
+                exchange.timings,
+                ttft_us=round((first_s - started_s) * 1e6) if first_s is not None else None,
+                total_us=round((self._clock.monotonic_s() - started_s) * 1e6),
+            ),
+        )
         try:
             if exchange.reservation is not None:
-                await self._limiter.settle(exchange.reservation, exchange.usage, cost)
+                await self._limiter.settle(exchange.reservation, usage, exchange.cost_micro)
         finally:
             if self._observer is not None:
                 self._observer.finished(exchange)
@@ -272,17 +288,13 @@ class Pipeline:
 
     async def _refuse(self, exchange: Exchange, error: GatewayError) -> None:
         """A refusal has both records too; the intent only where none was written yet."""
-        ended = grow(
-            exchange,
-            outcome=Outcome.DENIED if error.status in DENIALS else Outcome.ERROR,
-            status=error.status,
-            failure=Failure(error.status, error.code, error.message, error.detail),
-        )
+        outcome = Outcome.DENIED if error.status in DENIALS else Outcome.ERROR
+        failure = Failure(error.status, error.code, error.message, error.detail)
         unaudited = error.code == "audit_unavailable"
-        if ended.served is None and not unaudited:
-            await self._audit.intent(ended)
+        if exchange.served is None and not unaudited:
+            await self._audit.intent(grow(exchange, outcome=outcome, status=error.status, failure=failure))
         try:
-            await self._conclude(ended)
+            await self._conclude(exchange, Ending(outcome, error.status, failure=failure))
         except Unavailable:
             if not unaudited:
                 raise
@@ -291,10 +303,9 @@ class Pipeline:
         """The caller left before the first chunk: what was prefilled was still used."""
         bound = exchange.estimate if exchange.served is not None else None
         usage = Usage(prompt_tokens=bound.prompt_tokens if bound is not None else 0, source="estimated")
-        ended = grow(exchange, outcome=outcome, usage=usage, status=CLIENT_CLOSED)
-        if ended.served is None:
-            await self._audit.intent(ended)
-        await self._conclude(ended)
+        if exchange.served is None:
+            await self._audit.intent(grow(exchange, outcome=outcome, status=CLIENT_CLOSED))
+        await self._conclude(exchange, Ending(outcome, CLIENT_CLOSED, usage))
 
     def _card(self, model: str) -> ModelCard:
         card = self._catalog.get(model)

@@ -1,98 +1,144 @@
 """The gateway's numbers for Prometheus: one registry, built by `wiring`, filled from finished exchanges and states.
 
-Labels come from closed sets (catalogue ids, our own codes), never from what a caller wrote.
+Labels come from closed sets (catalogue ids, our own codes), never from what a caller wrote. Requests only add to plain
+numbers here; families are made when Prometheus asks, because that is rare and requests are not.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gateway.flow.values import Exchange
 
-LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
-OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1)
+LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
 State = Callable[[], Mapping[str, object]]
 
 
-class GatewayMetrics:
-    """Implements `flow.ports.Observer`. Children are looked up once per label set: `labels()` is not cheap."""
+class Buckets:
+    """A histogram's counts. One event loop adds; a scrape reads."""
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        pairs, running = [], 0
+        for bound, count in zip((*self.bounds, float("inf")), self.counts, strict=True):
+            running += count
+            pairs.append(("+Inf" if bound == float("inf") else str(bound), float(running)))
+        return pairs
+
+
+class ModelNumbers:
+    """What is counted for one served model."""
+
+    __slots__ = ("cached", "cost_micro", "currency", "duration", "first_token", "input", "output")
+
+    def __init__(self, currency: str) -> None:
+        self.currency = currency
+        self.duration, self.first_token = Buckets(LATENCY), Buckets(LATENCY)
+        self.input = self.output = self.cached = self.cost_micro = 0
+
+
+class GatewayMetrics(Collector):
+    """Implements `flow.ports.Observer`; registers itself."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
-            "esclusa_requests", "Finished requests", ["action", "model", "route", "outcome"], registry=registry
-        )
-        self._refusals = Counter("esclusa_refusals", "Refused requests by public code", ["code"], registry=registry)
-        self._tokens = Counter(
-            "gen_ai_client_token_usage", "Tokens", ["gen_ai_request_model", "gen_ai_token_type"], registry=registry
-        )
-        self._cost = Counter("esclusa_cost_micro", "Micro-units of currency", ["model", "currency"], registry=registry)
-        self._duration = Histogram(
-            "gen_ai_server_request_duration_seconds",
-            "From arrival to the end of the answer",
-            ["gen_ai_request_model"],
-            buckets=LATENCY,
-            registry=registry,
-        )
-        self._first_token = Histogram(
-            "gen_ai_server_time_to_first_token_seconds",
-            "From arrival to the first chunk",
-            ["gen_ai_request_model"],
-            buckets=LATENCY,
-            registry=registry,
-        )
-        self._overhead = Histogram(
-            "esclusa_overhead_seconds",
-            "What the gateway adds before the backend starts",
-            buckets=OVERHEAD,
-            registry=registry,
-        )
-        self.lag = Gauge("esclusa_event_loop_lag_seconds", "How late the event loop runs its timers", registry=registry)
-        self._by_model: dict[str, tuple[Histogram, Histogram, Counter, Counter, Counter, Counter]] = {}
-        self._by_outcome: dict[tuple[str, str, str, str], Counter] = {}
+        self._requests: Counter[tuple[str, str, str, str]] = Counter()
+        self._refusals: Counter[str] = Counter()
+        self._models: dict[str, ModelNumbers] = {}
+        self._overhead = Buckets(OVERHEAD)
+        self._lag_s = 0.0
+        registry.register(self)
+
+    def loop_lag(self, seconds: float) -> None:
+        self._lag_s = seconds
 
     def finished(self, exchange: Exchange) -> None:
-        request, served, timings = exchange.request, exchange.served, exchange.timings
+        request, served, plan = exchange.request, exchange.served, exchange.plan
         model = served.id if served is not None else "none"
-        key = (
-            request.action if request is not None else "none",
-            model,
-            exchange.plan.route if exchange.plan is not None else "none",
-            exchange.outcome or "none",
-        )
-        counter = self._by_outcome.get(key)
-        if counter is None:
-            counter = self._by_outcome[key] = self._requests.labels(*key)
-        counter.inc()
+        action = request.action if request is not None else "none"
+        route = plan.route if plan is not None else "none"
+        self._requests[action, model, route, exchange.outcome or "none"] += 1
         if exchange.failure is not None:
-            self._refusals.labels(exchange.failure.code).inc()
+            self._refusals[exchange.failure.code] += 1
         if served is None:
             return
-        children = self._by_model.get(model)
-        if children is None:
-            children = self._by_model[model] = (
-                self._duration.labels(model),
-                self._first_token.labels(model),
-                self._tokens.labels(model, "input"),
-                self._tokens.labels(model, "output"),
-                self._tokens.labels(model, "cached"),
-                self._cost.labels(model, served.currency),
-            )
-        duration, first, given, made, cached, cost = children
-        usage = exchange.usage
-        given.inc(usage.prompt_tokens)
-        made.inc(usage.completion_tokens)
-        cached.inc(usage.cached_tokens)
-        cost.inc(exchange.cost_micro)
+        numbers = self._models.get(model)
+        if numbers is None:
+            numbers = self._models[model] = ModelNumbers(served.currency)
+        usage, timings = exchange.usage, exchange.timings
+        numbers.input += usage.prompt_tokens
+        numbers.output += usage.completion_tokens
+        numbers.cached += usage.cached_tokens
+        numbers.cost_micro += exchange.cost_micro
         if timings.total_us is not None:
-            duration.observe(timings.total_us / 1e6)
+            numbers.duration.observe(timings.total_us / 1e6)
         if timings.ttft_us is not None:
-            first.observe(timings.ttft_us / 1e6)
+            numbers.first_token.observe(timings.ttft_us / 1e6)
         if timings.overhead_us is not None:
             self._overhead.observe(timings.overhead_us / 1e6)
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        requests = CounterMetricFamily(
+            "esclusa_requests", "Finished requests.", labels=["action", "model", "route", "outcome"]
+        )
+        for labels, count in tuple(self._requests.items()):
+            requests.add_metric(labels, count)
+        refusals = CounterMetricFamily("esclusa_refusals", "Refused requests by public code.", labels=["code"])
+        for code, count in tuple(self._refusals.items()):
+            refusals.add_metric([code], count)
+        overhead = HistogramMetricFamily(
+            "esclusa_overhead_seconds",
+            "What the gateway adds before the backend starts.",
+            buckets=self._overhead.cumulative(),
+            sum_value=self._overhead.total,
+        )
+        lag = GaugeMetricFamily(
+            "esclusa_event_loop_lag_seconds", "How late the event loop runs its timers.", value=self._lag_s
+        )
+        yield from (requests, refusals, overhead, lag)
+        yield from self._by_model()
+
+    def _by_model(self) -> Iterable[Metric]:
+        tokens = CounterMetricFamily(
+            "gen_ai_client_token_usage", "Tokens.", labels=["gen_ai_request_model", "gen_ai_token_type"]
+        )
+        cost = CounterMetricFamily("esclusa_cost_micro", "Micro-units of currency.", labels=["model", "currency"])
+        duration = HistogramMetricFamily(
+            "gen_ai_server_request_duration_seconds",
+            "From arrival to the end of the answer.",
+            labels=["gen_ai_request_model"],
+        )
+        first = HistogramMetricFamily(
+            "gen_ai_server_time_to_first_token_seconds",
+            "From arrival to the first chunk.",
+            labels=["gen_ai_request_model"],
+        )
+        for model, numbers in tuple(self._models.items()):
+            for kind, count in (("input", numbers.input), ("output", numbers.output), ("cached", numbers.cached)):
+                tokens.add_metric([model, kind], count)
+            cost.add_metric([model, numbers.currency], numbers.cost_micro)
+            duration.add_metric([model], numbers.duration.cumulative(), numbers.duration.total)
+            first.add_metric([model], numbers.first_token.cumulative(), numbers.first_token.total)
+        yield from (tokens, cost, duration, first)
 
 
 class StateCollector(Collector):
@@ -100,6 +146,9 @@ class StateCollector(Collector):
 
     def __init__(self, states: Mapping[str, State]) -> None:
         self._states = states
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
 
     def collect(self) -> Iterable[Metric]:
         for part, state in self._states.items():
