@@ -23,7 +23,7 @@ from kernels.reference.dequantize import dequantize
 KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "group4": 3, "group8": 4, "half": 5}
 MEMORY = WeightMemory()
 PANEL = 32
-INT8_GROUP = 64
+INT8_GROUP = 32
 """Inputs that share one activation scale under int8: outliers then cost precision in their own group only."""
 SLAB = 8192
 """Weight rows widened at a time while packing, to bound the peak memory."""

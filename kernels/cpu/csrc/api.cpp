@@ -57,7 +57,7 @@ void linear(const Linear& l, const T* x, int64_t rows, void* y, bool y_bf16) {
   static thread_local std::vector<char> packed;
   packed.resize(packed_rows_bytes(l, rows) + 64);
   void* aligned = (void*)(((uintptr_t)packed.data() + 63) / 64 * 64);
-  const RowBlocks blocks(rows);
+  const RowBlocks blocks(l, rows);
   const PackedRows into = place_packed_rows(l, rows, aligned);
   parallel_items(blocks.count, [&](int64_t block) {
     thread_local std::vector<float> scratch;

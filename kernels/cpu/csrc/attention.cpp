@@ -32,6 +32,7 @@ struct TileView {
   const char* value;
   int64_t first_key;
   int valid;
+  int64_t key_ahead, value_ahead;  // bytes to the tile one chunk on: it travels to the cache meanwhile; 0: none
 };
 
 TileView view_tile(const Plan& plan, const Cache& cache, int64_t sequence, int64_t kv_head, int64_t tile) {
@@ -41,7 +42,7 @@ TileView view_tile(const Plan& plan, const Cache& cache, int64_t sequence, int64
   const int64_t bytes = cache.bf16 ? 2 : 4;
   return {(const char*)cache.key + (at * cache.key_elements() + inner * 16 * cache.dim) * bytes,
           (const char*)cache.value + (at * cache.value_elements() + inner * 16 * cache.dims()) * bytes,
-          block * cache.block_size + inner * 16, (int)std::min<int64_t>(16, cache.block_size - inner * 16)};
+          block * cache.block_size + inner * 16, (int)std::min<int64_t>(16, cache.block_size - inner * 16), 0, 0};
 }
 
 int64_t tile_first_key(const Cache& cache, int64_t tile) {
@@ -56,6 +57,9 @@ void score_band(const float* q, int64_t dim, const TileView* tiles, float* score
   const char* keys[CHUNK_TILES];
   for (int t = 0; t < CHUNK_TILES; t++) keys[t] = tiles[t].key;
   for (int64_t d = 0; d < dim; d += step) {
+    if (tiles[0].key_ahead)
+#pragma GCC unroll 4
+      for (int t = 0; t < CHUNK_TILES; t++) __builtin_prefetch(keys[t] + tiles[t].key_ahead + d / step * 64, 0, 2);
     // Words are read twice rather than held: 24 sums leave no registers for both halves.
     for (int half = 0; half < step; half++) {
       vf wide[CHUNK_TILES];
@@ -78,13 +82,17 @@ void score_band(const float* q, int64_t dim, const TileView* tiles, float* score
 
 // out[r][dims] += weights[r][first..last) . value for one tile, V vectors of dimensions at a time
 template <int R, int V, bool BF16>
-void mix_tile(const float* weights, const char* value, int first, int last, int64_t dims, int64_t at, float* out) {
+void mix_tile(const float* weights, const TileView& tile, int first, int last, int64_t dims, int64_t at, float* out) {
+  const char* value = tile.value;
+  const int64_t ahead = tile.value_ahead;
   vf sum[R][V];
   for (int r = 0; r < R; r++)
     for (int v = 0; v < V; v++) sum[r][v] = load(out + r * dims + at + v * 16);
   for (int key = first; key < last;) {
     if (BF16) {
       const char* words = value + ((key / 2) * dims + at) * 4;
+      if (ahead)
+        for (int v = 0; v < V; v++) __builtin_prefetch(words + ahead + v * 64, 0, 2);
       if (key % 2 == 0) {
 #pragma GCC unroll 4
         for (int v = 0; v < V; v++) {
@@ -168,8 +176,8 @@ void chunk_band(const float* q, int64_t dim, int64_t dims, const TileView* tiles
     const int last = (int)std::min<int64_t>(tiles[t].valid, highest - key + 1);
     if (first >= last) continue;
     int64_t at = 0;
-    for (; at + 64 <= dims; at += 64) mix_tile<R, 4, BF16>(scores + t * 16, tiles[t].value, first, last, dims, at, out);
-    for (; at < dims; at += 16) mix_tile<R, 1, BF16>(scores + t * 16, tiles[t].value, first, last, dims, at, out);
+    for (; at + 64 <= dims; at += 64) mix_tile<R, 4, BF16>(scores + t * 16, tiles[t], first, last, dims, at, out);
+    for (; at < dims; at += 16) mix_tile<R, 1, BF16>(scores + t * 16, tiles[t], first, last, dims, at, out);
   }
 }
 
@@ -230,6 +238,11 @@ void attend_item(const Plan& plan, const Cache& cache, const AttentionItem& item
       tiles[t].valid = 0;
       tiles[t].first_key = tile_first_key(cache, tile + t);
     }
+    for (int t = 0; t < CHUNK_TILES && tile + t + CHUNK_TILES < item.last_tile && tile >= alive; t++) {
+      const TileView next = view_tile(plan, cache, item.sequence, item.kv_head, tile + t + CHUNK_TILES);
+      tiles[t].key_ahead = next.key - tiles[t].key;
+      tiles[t].value_ahead = next.value - tiles[t].value;
+    }
     const int64_t end_key = tiles[count - 1].first_key + 16;
     for (int64_t b = 0; b < bands; b++) {
       const int height = (int)std::min<int64_t>(BAND, rows - b * BAND);
@@ -238,6 +251,7 @@ void attend_item(const Plan& plan, const Cache& cache, const AttentionItem& item
       const auto function = cache.bf16 ? chunk_function<true>(height) : chunk_function<false>(height);
       function(scratch.q.data() + b * BAND * dim, dim, dims, tiles, count, window, softcap, lowest, band[b],
                scratch.out.data() + b * BAND * dims);
+      for (int t = 0; t < CHUNK_TILES; t++) tiles[t].key_ahead = tiles[t].value_ahead = 0;
     }
   }
   for (int64_t r = 0; r < rows; r++) {

@@ -39,7 +39,7 @@ struct Workspace {
 // One product: fill rows block by block (in parallel), then multiply.
 template <class F>
 void project(const Linear& linear, int64_t rows, Buffer& packed, float* y, const F& fill) {
-  const RowBlocks blocks(rows);
+  const RowBlocks blocks(linear, rows);
   const PackedRows into = place_packed_rows(linear, rows, packed.get(packed_rows_bytes(linear, rows)));
   parallel_items(blocks.count, [&](int64_t block) {
     thread_local std::vector<float> scratch;

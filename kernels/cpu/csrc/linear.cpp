@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "pool.h"
 #include "rows.h"
@@ -147,13 +148,10 @@ struct Tile<INT8, R, V> {
     const int32_t* a = (const int32_t*)codes;
     const int64_t quads = padded_k(l) / 4, groups = groups_of(l);
     vf sum[R][V] = {};
+    float excess[R] = {};  // codes are stored + 128: the same surplus for all outputs of a row
     int64_t k = 0;
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
-      vi dots[R][V];
-      int32_t start[R];
-      memcpy(start, offset, sizeof start);
-      for (int r = 0; r < R; r++)
-        for (int v = 0; v < V; v++) dots[r][v] = splat_i(start[r]);
+      vi dots[R][V] = {};
       const int64_t end = g + 1 == groups ? quads : k + l.group / 4;
       for (; k < end; k++, a += R) {
         vu b[V];
@@ -165,12 +163,16 @@ struct Tile<INT8, R, V> {
 #pragma GCC unroll 8
           for (int v = 0; v < V; v++) dots[r][v] = dot4(dots[r][v], b[v], a[r]);
       }
-      // One group (a scale per row): the float sum is not live beside the integer one.
-      for (int r = 0; r < R; r++)
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++) {
+        excess[r] += offset[r];
+#pragma GCC unroll 8
         for (int v = 0; v < V; v++) sum[r][v] += __builtin_convertvector(dots[r][v], vf) * splat(scale[r]);
+      }
     }
     for (int r = 0; r < R; r++)
-      for (int v = 0; v < V; v++) sum[r][v] *= load(l.scale + column + v * LANES);
+      for (int v = 0; v < V; v++)
+        sum[r][v] = (sum[r][v] - splat(128.0f * excess[r])) * load(l.scale + column + v * LANES);
     spill<R, V>(out, sum);
   }
 };
@@ -294,6 +296,7 @@ struct Tile<HALF, R, V> {
 constexpr int panels_at_once(int32_t kind, int rows) {
 #if defined(__AVX512F__)
   if (kind == HALF) return rows <= 6 ? 4 : 2;
+  if (kind >= INT8) return rows <= 1 ? 4 : rows <= 3 ? 2 : 1;
   return rows <= 3 ? 4 : rows <= 6 ? 2 : 1;
 #else
   return kind >= 0 && rows > 0 ? 1 : 1;
@@ -309,7 +312,7 @@ TileFunction tile_for(int rows, int panels) {
 #define CASE(R, P) case R * 8 + P: return Tile<KIND, R, 2 * P>::run;
     CASE(1, 1) CASE(2, 1) CASE(3, 1)
 #if defined(__AVX512F__)
-    CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1)
+    CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1)
     CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
 #if defined(__AVX512FP16__)
     CASE(4, 4) CASE(5, 4) CASE(6, 4) CASE(7, 2) CASE(8, 2) CASE(9, 2) CASE(10, 2) CASE(11, 2) CASE(12, 2)
@@ -373,15 +376,10 @@ void quantise_row(const Linear& l, const float* x, int8_t* codes, float* scale, 
       const vb bytes = __builtin_convertvector(code, vb);
       memcpy(codes + i, &bytes, n);
     }
-    int32_t sum = 0;
-    for (int j = 0; j < LANES; j++) sum += total[j];
+    // Codes of a group sum far below 2^24: exact in float.
+    const float sum = reduce_add(__builtin_convertvector(total, vf));
     scale[g * height] = step;
-    if (l.kind == INT8) {
-      const int32_t correction = -128 * sum;
-      memcpy(offset + g * height, &correction, 4);
-    } else {
-      offset[g * height] = step * (float)sum;
-    }
+    offset[g * height] = step * sum;
   }
   for (int64_t i = l.k; i < k_padded; i++) codes[i] = 0;
 }
@@ -446,7 +444,9 @@ void pack_block(const Linear& l, const RowBlocks& blocks, int64_t block, const f
     return;
   }
   const int64_t groups = groups_of(l);
-  thread_local int8_t codes[65536];
+  thread_local std::vector<int8_t> row_codes;
+  row_codes.resize(k_padded + LANES);
+  int8_t* codes = row_codes.data();
   int32_t* a = (int32_t*)((int8_t*)into.codes + first * k_padded);
   for (int r = 0; r < height; r++) {
     quantise_row(l, x + r * stride, codes, into.scale + first * groups + r, into.offset + first * groups + r, height);

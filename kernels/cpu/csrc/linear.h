@@ -40,11 +40,17 @@ struct Linear {
   const float* bias;
 };
 
-// Rows are cut into blocks of nearly equal height, at most MAX_TILE_ROWS.
+// Rows are cut into blocks of nearly equal height, at most what the registers hold: half as many where integer and float
+// sums live side by side.
 struct RowBlocks {
   int64_t rows, count, base, extra;
-  explicit RowBlocks(int64_t m)
-      : rows(m), count((m + MAX_TILE_ROWS - 1) / MAX_TILE_ROWS), base(m / (count ? count : 1)), extra(m - base * count) {}
+  RowBlocks(const Linear& linear, int64_t m) : rows(m) {
+    const bool two_sums = linear.kind == INT8 || linear.kind == GROUP4 || linear.kind == GROUP8;
+    const int64_t most = two_sums && MAX_TILE_ROWS > 6 ? 6 : MAX_TILE_ROWS;
+    count = (m + most - 1) / most;
+    base = count ? m / count : 0;
+    extra = m - base * count;
+  }
   int height(int64_t block) const { return (int)(base + (block < extra)); }
   int64_t start(int64_t block) const { return block * base + (block < extra ? block : extra); }
 };
@@ -53,7 +59,7 @@ struct RowBlocks {
 struct PackedRows {
   void* codes;
   float* scale;    // per block [groups][height], quantised kinds
-  float* offset;   // same shape: INT8 holds int32 -128 * sum(codes), GROUP kinds hold the float sum of the group
+  float* offset;   // same shape: float sum of the activations of the group
 };
 
 int64_t packed_rows_bytes(const Linear& linear, int64_t rows);
