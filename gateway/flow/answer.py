@@ -19,7 +19,6 @@ from gateway.flow.boundary import BOUNDARY, Finalisers, close
 from gateway.flow.context import Clock
 from gateway.flow.values import Chunk, Exchange, Failure, Outcome, Signals, Usage
 
-
 NO_USAGE = Usage()
 
 
