@@ -1,0 +1,127 @@
+"""The record of an exchange: every fact that an auditor asks for, at its place, and no content."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from gateway.audit.canonical import CommitmentKey, parse_json
+from gateway.audit.columns import DERIVED, decode_side, derive
+from gateway.audit.event import Origin, Phase
+from gateway.audit.request_event import effect, request_caller, request_record
+from gateway.flow.values import Exchange, Failure, Finding, Obligations, Outcome
+from tests.fakes.exchanges import ALLOW, ANA, admitted, context, denied, finished
+
+ORIGIN = Origin("node-a", UUID(int=7), "0.1.0", CommitmentKey(b"k" * 32))
+NOW = datetime(2026, 11, 30, 12, 0, 0, 7, tzinfo=UTC)
+
+
+def document(exchange: Exchange, phase: Phase = "completion") -> dict[str, Any]:
+    return parse_json(request_record(ORIGIN, UUID(int=1), NOW, phase, exchange, request_caller(ORIGIN, exchange)).rec)
+
+
+def test_the_record_says_who_what_decided_and_used() -> None:
+    written = document(finished(admitted()))
+    assert written["who"]["roles"] == ["analyst", "employee"]
+    assert written["what"]["params"] == {"max_tokens": 64, "n": 1, "seed": 7, "temperature": "0.7"}
+    assert written["decision"]["rule_id"] == "r-7"
+    assert written["decision"]["route_score_micro"] == 120_000
+    assert written["usage"] == {
+        "cost_micro": 9,
+        "currency": "EUR",
+        "source": "engine",
+        "tokens_cached": 16,
+        "tokens_in": 26,
+        "tokens_out": 12,
+    }
+    assert written["timing"]["ttft_us"] == 21_000
+    assert written["engine"]["mean_logprob_micro"] == -410_000
+
+
+def test_no_message_and_no_answer_is_in_the_record() -> None:
+    exchange = finished(admitted(), completion_text="el saldo es 12")
+    record = request_record(ORIGIN, UUID(int=1), NOW, "completion", exchange, request_caller(ORIGIN, exchange))
+    for secret in ("saldo", "¿Cuál"):
+        assert secret.encode() not in record.rec + record.side
+
+
+def test_both_records_of_a_request_commit_to_the_same_prompt() -> None:
+    exchange = admitted()
+    by = request_caller(ORIGIN, exchange)
+    intent = parse_json(request_record(ORIGIN, UUID(int=1), NOW, "intent", exchange, by).rec)
+    done = parse_json(request_record(ORIGIN, UUID(int=2), NOW, "completion", finished(exchange), by).rec)
+    assert intent["content"]["prompt_commit"] == done["content"]["prompt_commit"]
+    assert document(exchange)["content"]["prompt_commit"] != intent["content"]["prompt_commit"]
+
+
+def test_an_obligation_of_no_content_leaves_no_commitment() -> None:
+    silent = replace(ALLOW, obligations=Obligations(content_logging="none"))
+    assert document(admitted(decision=silent))["content"] == {"level": "none"}
+
+
+def test_findings_are_listed_without_what_they_matched() -> None:
+    found = Finding(detector="iban", category="pii", count=2, action="redact", direction="in", score=0.9)
+    assert document(admitted(findings=(found,)))["safety"] == [
+        {
+            "action": "redact",
+            "category": "pii",
+            "count": 2,
+            "detector": "iban",
+            "direction": "in",
+            "score_micro": 900_000,
+        }
+    ]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "expected"),
+    [
+        (admitted(), "allow"),
+        (finished(admitted()), "allow"),
+        (finished(admitted(), Outcome.CLIENT_DISCONNECT), "allow"),
+        (denied(), "deny"),
+        (denied(code="budget_exceeded", status=429), "deny"),
+        (denied(code="blocked_by_policy", status=400), "deny"),
+        (replace(denied(), failure=Failure(400, "invalid_json", "m"), outcome=Outcome.DENIED), "error"),
+        (replace(admitted(), failure=Failure(503, "engine_unavailable", "m"), outcome=Outcome.ERROR), "error"),
+        (finished(admitted(), Outcome.ENGINE_ERROR), "error"),
+    ],
+)
+def test_the_decision_tells_a_refusal_from_a_fault(exchange: Exchange, expected: str) -> None:
+    assert effect(exchange) == expected
+
+
+def test_labels_of_the_caller_are_cut_and_go_beside_the_record() -> None:
+    exchange = admitted(context=context(user_agent="x" * 5000, client_request_id="y" * 5000, forwarded_for="10.1.1.1"))
+    personal, salt = decode_side(request_caller(ORIGIN, exchange).side)
+    assert (len(personal["user_agent"]), len(personal["client_request_id"])) == (256, 128)
+    assert salt is not None
+    committed = document(exchange)["who"]["commit"]
+    assert set(committed) == set(personal) == {
+        "subject", "display", "source_ip", "user_agent", "client_request_id", "forwarded_for",
+    }  # fmt: skip
+
+
+def test_columns_follow_from_the_record_alone() -> None:
+    columns = dict(zip(DERIVED, derive(document(finished(admitted()))), strict=True))
+    assert columns["ts"] == NOW
+    assert columns["event_id"] == UUID(int=1)
+    assert (columns["tenant"], columns["department"], columns["http_status"]) == ("acme", "finanzas", 200)
+    assert (columns["tokens_in"], columns["cost_micro"], columns["total_us"]) == (26, 9, 330_000)
+
+
+def test_a_number_beyond_64_bits_does_not_stop_the_record() -> None:
+    exchange = admitted()
+    assert exchange.request is not None
+    huge = replace(exchange.request, params=replace(exchange.request.params, seed=2**80, temperature=float("nan")))
+    params = document(replace(exchange, request=huge))["what"]["params"]
+    assert (params["seed"], params["temperature"]) == (str(2**80), "nan")
+
+
+def test_groups_and_scopes_are_kept_for_replay() -> None:
+    who = document(admitted(replace(ANA, groups=frozenset({"g-2", "g-1"}), scopes=frozenset({"s"}))))["who"]
+    assert (who["groups"], who["scopes"]) == (["g-1", "g-2"], ["s"])
