@@ -31,11 +31,14 @@ class Pacer:
             extra = max(0.0, seconds - self._base_s) / prefill_tokens
             self._per_token_s = _average(self._per_token_s, extra)
 
-    def most_prefill_tokens(self) -> int | None:
-        """For a step that also decodes; None while nothing is known or pacing is off."""
+    def most_prefill_tokens(self, decodes: int, prefills: int) -> int | None:
+        """For a step in which `decodes` sequences decode while `prefills` wait for their first token; None while
+        nothing is known or pacing is off. Where more wait than decode, the factor grows in that proportion: a stall
+        for few is then the shorter wait for many."""
         if not self._factor or self._base_s is None or not self._per_token_s:
             return None
-        return max(_LEAST, int((self._factor - 1.0) * self._base_s / self._per_token_s))
+        factor = self._factor * max(1.0, prefills / max(1, decodes))
+        return max(_LEAST, int((factor - 1.0) * self._base_s / self._per_token_s))
 
 
 def _average(known: float | None, value: float) -> float:

@@ -31,6 +31,8 @@ class Plan:
     def __init__(self, budget: int) -> None:
         self.budget = budget
         self.prefill_tokens = 0
+        self.most_prefill = budget
+        """Prefill tokens that may join this step."""
         self.new_tokens: dict[Sequence, int] = {}
 
     def put(self, sequence: Sequence, count: int) -> None:

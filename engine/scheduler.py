@@ -189,6 +189,7 @@ class Scheduler:
         before = self.num_preemptions
         decodes = [s for s in self.running if s.remaining == 1]
         prefills = [s for s in self.running if s.remaining != 1]
+        plan.most_prefill = self._most_prefill(len(decodes), len(prefills) + len(self.waiting))
         half = plan.budget // 2 if self.policy.leaves_room and len(self.waiting) else 0
         for sequence in decodes:
             if plan.budget <= 0:
@@ -200,7 +201,7 @@ class Scheduler:
                 break
             if sequence.status is not Status.RUNNING:
                 continue
-            count = self._chunk(sequence.remaining, plan, bool(decodes))
+            count = self._chunk(sequence.remaining, plan)
             if half:
                 count = min(count, max(0, half - plan.prefill_tokens))
             if count > 0 and self._make_room(sequence, sequence.num_computed + count, plan):
@@ -209,28 +210,30 @@ class Scheduler:
 
     def _top_up(self, plan: Plan) -> None:
         """Give running prefills the budget that waiting requests left. Preempts nobody."""
-        beside_decodes = any(s.remaining == 1 for s in plan.new_tokens)
         for sequence in [s for s in self.running if s.remaining > 1]:
             planned = plan.new_tokens.get(sequence, 0)
             plan.refund(sequence)
-            count = max(planned, self._chunk(sequence.remaining, plan, beside_decodes))
+            count = max(planned, self._chunk(sequence.remaining, plan))
             if count > planned and not self.kv.extend(sequence, sequence.num_computed + count):
                 count = planned
             if count:
                 plan.put(sequence, count)
 
-    def _chunk(self, remaining: int, plan: Plan, beside_decodes: bool) -> int:
+    def _chunk(self, remaining: int, plan: Plan) -> int:
         count = min(remaining, plan.budget)
         if remaining > 1:
             if self._config.long_prefill_token_threshold:
                 count = min(count, self._config.long_prefill_token_threshold)
-            if beside_decodes:
-                count = min(count, max(0, self._beside_decodes() - plan.prefill_tokens))
+            count = min(count, max(0, plan.most_prefill - plan.prefill_tokens))
         return count
 
-    def _beside_decodes(self) -> int:
-        caps = (self._config.prefill_tokens_beside_decode, self._pacer.most_prefill_tokens())
-        return min((cap for cap in caps if cap), default=self._config.max_num_batched_tokens)
+    def _most_prefill(self, decodes: int, prefills: int) -> int:
+        """Prefill tokens of a step in which so many decode and so many wait for their first token."""
+        most = self._config.max_num_batched_tokens
+        if not decodes:
+            return most
+        caps = (self._config.prefill_tokens_beside_decode, self._pacer.most_prefill_tokens(decodes, prefills))
+        return min((cap for cap in caps if cap), default=most)
 
     def _make_room(self, sequence: Sequence, num_tokens: int, plan: Plan) -> bool:
         """Extend the table, preempting by policy while blocks are short; False when the sequence itself gave way."""
@@ -250,7 +253,6 @@ class Scheduler:
         """Admit in policy order until budget, slots or blocks end. Who is set aside does not block the others."""
         aside: list[Sequence] = []
         full_shares: set[str] = set()
-        beside_decodes = any(s.remaining == 1 for s in plan.new_tokens)
         computing = self._prefix_blocks_being_computed()
         reserve = sum(max(0, self.kv.blocks_for(s.num_tokens) - len(s.block_table)) + 1 for s in self.running)
         while plan.budget > 0:
@@ -268,7 +270,7 @@ class Scheduler:
                 aside.append(sequence)
                 continue
             cached = len(hits) * self.kv.block_size
-            count = self._chunk(sequence.num_tokens - cached, plan, beside_decodes)
+            count = self._chunk(sequence.num_tokens - cached, plan)
             if count <= 0:
                 break
             if not self.kv.fits(sequence, hits, reserve):

@@ -12,23 +12,31 @@ BASE_S, TOKEN_S = 0.010, 0.0004
 
 def test_nothing_is_capped_before_both_kinds_of_step_were_seen() -> None:
     pacer = Pacer(3.0)
-    assert pacer.most_prefill_tokens() is None
+    assert pacer.most_prefill_tokens(16, 1) is None
     pacer.observe(4, 0, 0.01)
-    assert pacer.most_prefill_tokens() is None
+    assert pacer.most_prefill_tokens(16, 1) is None
 
 
 def test_the_cap_is_what_fits_into_the_factor() -> None:
     pacer = Pacer(3.0)
     pacer.observe(16, 0, 0.010)
     pacer.observe(16, 100, 0.060)
-    assert pacer.most_prefill_tokens() == 40
+    assert pacer.most_prefill_tokens(16, 1) == 40
+
+
+def test_the_cap_grows_where_more_wait_than_decode() -> None:
+    pacer = Pacer(3.0)
+    pacer.observe(4, 0, 0.010)
+    pacer.observe(4, 100, 0.060)
+    assert pacer.most_prefill_tokens(4, 4) == 40
+    assert pacer.most_prefill_tokens(4, 16) == 220
 
 
 def test_the_cap_never_falls_below_what_is_worth_a_step() -> None:
     pacer = Pacer(1.5)
     pacer.observe(16, 0, 0.010)
     pacer.observe(0, 10, 1.0)
-    assert pacer.most_prefill_tokens() == 32
+    assert pacer.most_prefill_tokens(16, 1) == 32
 
 
 @pytest.mark.parametrize("factor", [0.0, 3.0])
@@ -36,7 +44,7 @@ def test_a_stopped_clock_or_a_factor_of_zero_caps_nothing(factor: float) -> None
     pacer = Pacer(factor)
     pacer.observe(1, 0, 0.0 if factor else 1.0)
     pacer.observe(0, 9, 0.0 if factor else 1.0)
-    assert pacer.most_prefill_tokens() is None
+    assert pacer.most_prefill_tokens(16, 1) is None
 
 
 def longest_gap(factor: float) -> float:
