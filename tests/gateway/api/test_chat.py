@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import struct
 import time
 from typing import Any
 
@@ -234,3 +236,31 @@ def test_a_revoked_subject_is_stopped_in_the_middle(stage: Stage) -> None:
     assert last["x_esclusa"]["stop"] == "revoked"
     assert len(lines) < 100
     assert httpx2.post(stage.url + PATH, json=ASK, headers=stage.headers(sub="u-gone")).status_code == 401
+
+
+def test_a_storm_of_hang_ups_leaves_a_completion_for_each_and_no_slot_taken(stage: Stage) -> None:
+    stage.upstream.mode, stage.upstream.delay_s = "slow", 0.05
+    stage.upstream.words = tuple(f"w{number} " for number in range(400))
+    host, port = stage.url.removeprefix("http://").split(":")
+    body = json.dumps({**ASK, "stream": True}).encode()
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {stage.token(sub='u-storm')}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n"
+    ).encode()
+    links = [socket.create_connection((host, int(port))) for _ in range(60)]
+    for link in links:
+        link.sendall(head + body)
+    for link in links:
+        assert link.recv(1000).startswith(b"HTTP/1.1 200")
+    for link in links:
+        link.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        link.close()
+    started = time.monotonic()
+    while stage.gateway.services.in_flight.count:
+        assert time.monotonic() - started < 2
+        time.sleep(0.02)
+    rows = stage.records_of("u-storm", expect=120)
+    completions = [row for row in rows if row["phase"] == "completion"]
+    assert len(rows) == 120
+    assert {row["outcome"] for row in completions} == {"client_disconnect"}
+    assert all(row["tokens_out"] >= 1 for row in completions)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gateway.errors import GatewayError, UpstreamFailed
+from gateway.errors import GatewayError, Unavailable, UpstreamFailed
 from gateway.flow.values import Chunk, GenerationParams, Obligations, Outcome
 from tests.fakes.parts import Bench
 
@@ -131,3 +131,29 @@ async def test_tokens_are_estimated_when_neither_usage_nor_ids_came() -> None:
     with pytest.raises(UpstreamFailed):
         await collect(bench, params=GenerationParams())
     assert bench.completion.usage.source == "estimated"
+
+
+async def test_the_last_byte_waits_for_the_completion_record() -> None:
+    bench = Bench()
+    durable = asyncio.Event()
+    write = bench.audit.completion
+
+    async def slow(exchange: object) -> None:
+        await durable.wait()
+        await write(exchange)  # type: ignore[arg-type]
+
+    bench.audit.completion = slow  # type: ignore[method-assign, assignment]
+    reading = asyncio.create_task(collect(bench))
+    await asyncio.sleep(0.02)
+    assert not reading.done()
+    durable.set()
+    assert "".join(chunk.text for chunk in await reading) == "uno dos tres"
+
+
+async def test_a_completion_that_cannot_be_written_is_an_error_of_the_answer() -> None:
+    bench = Bench()
+    async with await bench.pipeline().answer(bench.arrival()) as answer:
+        bench.audit.failure = Unavailable("no disk", code="audit_unavailable")
+        with pytest.raises(Unavailable):
+            [chunk async for chunk in answer]
+    assert len(bench.limiter.settled) == 1

@@ -1,0 +1,198 @@
+"""The product as a newcomer sees it: the two demo models, the shipped policy, real stores, tokens and SDK."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import openai
+import pytest
+from openai import OpenAI
+from prometheus_client import generate_latest
+
+from gateway.local.issuer import DevIssuer
+from gateway.wiring import default_policy
+from tests.fakes.demo_models import LARGE, SMALL, demo_model
+from tests.fakes.openai_upstream import Upstream
+from tests.fakes.running_gateway import RunningGateway
+from tests.fakes.stage import Stage, UpstreamThread, stage_settings
+
+pytestmark = [pytest.mark.models, pytest.mark.timeout(240)]
+
+SMALL_ID, LARGE_ID = "smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"
+RIVERS = [{"role": "user", "content": "Name three rivers of Colombia."}]
+HARD = [
+    {
+        "role": "user",
+        "content": "Write a Python function that proves, step by step, whether a number is prime, then explain the "
+        "complexity of each loop:\n```python\ndef is_prime(n: int) -> bool:\n    ...\n```\nUse exactly three "
+        "sections and no more than 200 words.",
+    }
+]
+
+
+@pytest.fixture(scope="module")
+def stage(
+    upstream_thread: UpstreamThread,
+    issuer: DevIssuer,
+    stage_database_url: str,
+    valkey_url: str,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Stage]:
+    local = {"context_window": 2048, "labels": {"hosting": "local"}}
+    overrides: dict[str, Any] = {
+        "access": {"policy_file": default_policy()},
+        "models": (
+            {"id": SMALL_ID, "tier": "small", "path": str(demo_model(SMALL)), **local},
+            {"id": LARGE_ID, "tier": "large", "path": str(demo_model(LARGE)), **local},
+        ),
+        "engine": {"device": "cpu", "kv_cache_bytes": 128 << 20, "max_num_seqs": 8},
+        "audit": {"mode": "standard"},
+    }
+    settings = stage_settings(
+        database_url=stage_database_url,
+        valkey_url=valkey_url,
+        issuer=issuer,
+        upstream_url=upstream_thread.script.url,
+        spool_dir=tmp_path_factory.mktemp("spool"),
+        overrides=overrides,
+    )
+    with RunningGateway(settings, ready_timeout_s=180) as gateway:
+        yield Stage(gateway.url, gateway, Upstream(), issuer, stage_database_url)
+
+
+def sdk(stage: Stage, *roles: str, sub: str = "u-1042") -> OpenAI:
+    return OpenAI(base_url=f"{stage.url}/v1", api_key=stage.token(*roles, sub=sub), max_retries=0, timeout=120)
+
+
+def test_the_large_model_answers_in_words(stage: Stage) -> None:
+    with sdk(stage) as client:
+        answer = client.chat.completions.create(
+            model=LARGE_ID,
+            messages=[{"role": "user", "content": "Reply with the single word: hello"}],
+            max_tokens=8,
+            temperature=0,
+        )
+    assert "hello" in (answer.choices[0].message.content or "").lower()
+    assert answer.choices[0].finish_reason == "stop"
+
+
+def test_both_models_stream_and_count_exactly(stage: Stage) -> None:
+    with sdk(stage) as client:
+        for model in (SMALL_ID, LARGE_ID):
+            chunks = list(
+                client.chat.completions.create(
+                    model=model,
+                    messages=RIVERS,
+                    max_tokens=12,
+                    temperature=0,
+                    stream=True,
+                    stream_options={"include_usage": True},
+                    extra_body={"ignore_eos": True},
+                )
+            )
+            assert chunks[-1].usage is not None
+            assert chunks[-1].usage.completion_tokens == 12
+            assert chunks[-2].choices[0].finish_reason == "length"
+
+
+def test_an_employee_is_refused_the_large_model_and_both_records_say_so(stage: Stage) -> None:
+    with sdk(stage, "employee", sub="u-7") as client, pytest.raises(openai.PermissionDeniedError) as caught:
+        client.chat.completions.create(model=LARGE_ID, messages=RIVERS)
+    assert caught.value.code == "model_not_permitted"
+    rows = stage.records(str(caught.value.request_id))
+    assert [row["phase"] for row in rows] == ["intent", "completion"]
+    assert {row["decision"] for row in rows} == {"deny"}
+
+
+def test_auto_gives_a_hard_question_to_the_large_model_only_where_that_is_permitted(stage: Stage) -> None:
+    routed = {}
+    for role in ("analyst", "employee"):
+        with sdk(stage, role, sub=f"u-{role}") as client:
+            answer = client.chat.completions.with_raw_response.create(model="auto", messages=HARD, max_tokens=4)
+            routed[role] = (answer.headers["x-esclusa-model"], answer.headers["x-esclusa-route-reason"])
+    assert routed["analyst"][0] == LARGE_ID
+    assert routed["employee"][0] == SMALL_ID
+    assert "no large model is permitted" in routed["employee"][1]
+
+
+def test_an_easy_question_goes_to_the_small_model(stage: Stage) -> None:
+    with sdk(stage) as client:
+        answer = client.chat.completions.create(model="auto", messages=RIVERS, max_tokens=4)
+    assert answer.model == SMALL_ID
+
+
+def test_models_are_listed_by_permission(stage: Stage) -> None:
+    with sdk(stage, "employee") as client:
+        assert [model.id for model in client.models.list()] == [SMALL_ID, "auto"]
+    with sdk(stage, "auditor") as client:
+        assert [model.id for model in client.models.list()] == []
+
+
+def test_a_request_sent_later_starts_before_the_first_one_ends(stage: Stage) -> None:
+    first_ended: list[float] = []
+    started = threading.Event()
+
+    def long() -> None:
+        with sdk(stage, sub="u-long") as client:
+            stream = client.chat.completions.create(
+                model=SMALL_ID, messages=RIVERS, max_tokens=200, stream=True, extra_body={"ignore_eos": True}
+            )
+            for _ in stream:
+                started.set()
+        first_ended.append(time.monotonic())
+
+    thread = threading.Thread(target=long, daemon=True)
+    thread.start()
+    assert started.wait(60)
+    with sdk(stage, sub="u-short") as client:
+        client.chat.completions.create(model=SMALL_ID, messages=RIVERS, max_tokens=2)
+    short_ended = time.monotonic()
+    thread.join(120)
+    assert first_ended
+    assert short_ended < first_ended[0]
+
+
+def test_a_hang_up_frees_the_engine_and_is_recorded_with_its_tokens(stage: Stage) -> None:
+    body = {"model": SMALL_ID, "messages": RIVERS, "max_tokens": 1500, "stream": True, "ignore_eos": True}
+    with httpx2.stream(
+        "POST", f"{stage.url}/v1/chat/completions", json=body, headers=stage.headers(sub="u-hang"), timeout=60
+    ) as answer:
+        request_id = answer.headers["x-request-id"]
+        lines = answer.iter_lines()
+        for _ in range(12):
+            next(lines)
+    _, completion = stage.records(request_id)
+    assert completion["outcome"] == "client_disconnect"
+    assert 1 <= completion["tokens_out"] < 1500
+
+
+def test_a_structured_answer_fits_its_schema(stage: Stage) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 20}, "people": {"type": "integer"}},
+        "required": ["city", "people"],
+        "additionalProperties": False,
+    }
+    with sdk(stage) as client:
+        answer = client.chat.completions.create(
+            model=LARGE_ID,
+            messages=[{"role": "user", "content": "Give one city of Peru and its population as JSON."}],
+            max_tokens=60,
+            temperature=0,
+            response_format={"type": "json_schema", "json_schema": {"name": "city", "schema": schema, "strict": True}},
+        )
+    found = json.loads(answer.choices[0].message.content or "")
+    assert isinstance(found["people"], int)
+
+
+def test_vllms_metric_names_are_exposed(stage: Stage) -> None:
+    text = generate_latest(stage.gateway.services.registry).decode()
+    for name in ("vllm:num_requests_running", "vllm:time_to_first_token_seconds_bucket", "vllm:prompt_tokens_total"):
+        assert f"{name}{{" in text
+    assert f'model_name="{SMALL_ID}"' in text
+    assert "esclusa_overhead_seconds_bucket" in text
