@@ -54,6 +54,8 @@ class Authority:
     """Per choice."""
     clamped: bool
     """True when a budget granted less than the caller asked for."""
+    deadline_s: float | None = None
+    """On the clock of `Clock.monotonic_s`; for backends that keep none of their own."""
 
 
 class Answer:
@@ -160,11 +162,14 @@ class Answer:
             return (chunk,)
         if self._open and self._authority.revoked():
             return self._stop(chunk, "revoked", everything=True)
+        deadline_s = self._authority.deadline_s
+        if self._open and deadline_s is not None and self._clock.monotonic_s() > deadline_s:
+            return self._stop(chunk, "deadline", everything=True)
         if emitted > self._authority.granted_tokens and chunk.index in self._open:
-            return self._stop(chunk, "budget", everything=False)
+            return self._stop(chunk, "budget" if self._authority.clamped else None, everything=False)
         return (chunk,)
 
-    def _stop(self, chunk: Chunk, cause: str, *, everything: bool) -> tuple[Chunk, ...]:
+    def _stop(self, chunk: Chunk, cause: str | None, *, everything: bool) -> tuple[Chunk, ...]:
         self._stopped = True
         last = [replace(chunk, finish_reason="length", stop_cause=cause)]
         if everything:

@@ -243,6 +243,7 @@ class Pipeline:
             gone=arrival.gone,
             granted_tokens=granted,
             clamped=granted < bound.max_output_tokens,
+            deadline_s=exchange.context.deadline_s,
         )
         return Answer(exchange, stream, first, authority, self._conclude, self.finalisers, self._clock)
 

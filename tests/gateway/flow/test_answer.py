@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -43,6 +44,30 @@ async def test_a_backend_that_ignores_its_limit_is_stopped_by_count() -> None:
     chunks = await collect(bench)
     assert "".join(chunk.text for chunk in chunks) == "abcd"
     assert chunks[-1].stop_cause == "budget"
+
+
+async def test_a_backend_that_never_ends_is_stopped_at_the_deadline() -> None:
+    bench = Bench()
+    bench.backend.words = tuple("abcdefgh")
+    bench.backend.between = lambda number: bench.clock.advance(1.0)
+    arrival = bench.arrival()
+    context = replace(arrival.context, deadline_s=bench.clock.monotonic_s() + 2.5)
+    async with await bench.pipeline().answer(replace(arrival, context=context)) as answer:
+        chunks = [chunk async for chunk in answer]
+    assert "".join(chunk.text for chunk in chunks) == "abc"
+    assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == ("length", "deadline")
+    assert bench.backend.closed == 1
+
+
+async def test_more_than_was_asked_for_is_cut_without_blaming_a_budget() -> None:
+    bench = Bench()
+    bench.backend.words = tuple("abcdefgh")
+    generate = bench.backend.generate
+    bench.backend.generate = lambda *args, **named: generate(  # type: ignore[method-assign]
+        *args, **{**named, "max_output_tokens": 100}
+    )
+    chunks = await collect(bench, params=GenerationParams(max_tokens=2))
+    assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == ("length", None)
 
 
 async def test_a_failure_in_the_middle_is_told_and_what_was_made_is_billed() -> None:
