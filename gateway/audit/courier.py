@@ -21,8 +21,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.audit.boots import Boot, dead_boots
 from gateway.audit.canonical import parse_json
+from gateway.audit.group import Position
 from gateway.audit.shipper import OUTAGE, BootReader, Shipper
-from gateway.audit.spool import Position, Spool
+from gateway.audit.spool import Spool
 from gateway.flow.context import Clock
 
 log = logging.getLogger("esclusa.audit")

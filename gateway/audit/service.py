@@ -23,10 +23,11 @@ from gateway.audit.canonical import CommitmentKey, genesis
 from gateway.audit.courier import Courier, Lag
 from gateway.audit.event import Caller, Origin, Phase, Record
 from gateway.audit.flood import Bulk, FloodGate
+from gateway.audit.group import SpoolClosed, SpoolLimits
 from gateway.audit.notices import admin_record, bulk_record, interrupted_record
 from gateway.audit.request_event import request_caller, request_record
 from gateway.audit.segment import DiskFile, SegmentFile
-from gateway.audit.spool import Spool, SpoolClosed, SpoolLimits
+from gateway.audit.spool import Spool
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource
 from gateway.flow.values import AdminEvent, Exchange, Outcome

@@ -23,8 +23,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.audit.canonical import parse_json, storable
 from gateway.audit.columns import SHIPPED, row
+from gateway.audit.group import Position
 from gateway.audit.segment import Frame, Header, read_frames, read_header, segment_numbers, segment_path
-from gateway.audit.spool import Position
 
 log = logging.getLogger("esclusa.audit")
 

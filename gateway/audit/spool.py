@@ -14,11 +14,11 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
 from gateway.audit.canonical import chain_hash
+from gateway.audit.group import Entry, Position, SpoolClosed, SpoolLimits, settle
 from gateway.audit.segment import (
     FRAME_OVERHEAD,
     HEADER_BYTES,
@@ -40,41 +40,6 @@ CLOSE_S = 5.0
 """How long an ending process still tries to write to a disk that fails."""
 
 
-class SpoolClosed(Exception):
-    """The record was not accepted. `written` is true when it may be on disk all the same."""
-
-    def __init__(self, reason: str, *, written: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.written = written
-
-
-@dataclass(frozen=True, slots=True)
-class SpoolLimits:
-    quota_bytes: int
-    segment_bytes: int = 16 * 1024 * 1024
-    group_records: int = 256
-    window_s: float = 0.002
-    sync_each_group: bool = True
-    """False (`fast` mode): waiters are told once the kernel has the bytes."""
-
-
-@dataclass(slots=True, eq=False)
-class _Entry:
-    rec: bytes
-    side: bytes
-    future: asyncio.Future[None] | None
-    keep: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """Everything before `offset` of segment `number`, and all of the earlier ones, may be read."""
-
-    number: int
-    offset: int
-
-
 class Spool:
     """`submit` from the event loop, `position` and `released` for the shipper. One per process."""
 
@@ -91,7 +56,7 @@ class Spool:
     ) -> None:
         self._folder, self._boot_id, self._limits = folder, boot_id, limits
         self._loop, self._committed, self._open_file = loop, committed, open_file
-        self._queue: deque[_Entry] = deque()
+        self._queue: deque[Entry] = deque()
         self._any, self._urgent = threading.Event(), threading.Event()
         self._closing = False
         self._give_up_at: float | None = None
@@ -100,13 +65,13 @@ class Spool:
         self._number = 0
         self._file: SegmentFile | None = None
         self._size = 0
-        self._unsynced: list[_Entry] = []
+        self._unsynced: list[Entry] = []
         self._last_sync = 0.0
         self._other_bytes = 0
         self._rotate = False
         self._crowd = 0
         self._busy_since: float | None = None
-        self._inflight: Sequence[_Entry] = ()
+        self._inflight: Sequence[Entry] = ()
         self.position = self._told = Position(0, 0)
         self.failure: str | None = None
         """Why the spool accepts nothing now; None when it works."""
@@ -129,7 +94,7 @@ class Spool:
         if self.failure is not None and not keep:
             raise SpoolClosed(self.failure)
         future = self._loop.create_future() if wait else None
-        self._queue.append(_Entry(rec, side, future, keep))
+        self._queue.append(Entry(rec, side, future, keep))
         if wait and not self._urgent.is_set():
             self._urgent.set()
         if not self._any.is_set():
@@ -139,7 +104,7 @@ class Spool:
     async def flush(self) -> None:
         """Returns once everything submitted before is written. Raises `SpoolClosed`."""
         future = self._loop.create_future()
-        self._queue.append(_Entry(b"", b"", future, False))
+        self._queue.append(Entry(b"", b"", future, False))
         self._urgent.set()
         self._any.set()
         await future
@@ -177,7 +142,7 @@ class Spool:
             return
         self.failure = "the audit disk does not answer"
         waiting = [*self._inflight, *self._queue]
-        _settle([entry.future for entry in waiting], SpoolClosed(self.failure, written=True))
+        settle([entry.future for entry in waiting], SpoolClosed(self.failure, written=True))
 
     # ---------------------------------------------------------------------------------------------- the thread's side
 
@@ -211,14 +176,14 @@ class Spool:
             time.sleep(self._limits.window_s / 4)
         self._urgent.clear()
 
-    def _take(self) -> list[_Entry]:
-        group: list[_Entry] = []
+    def _take(self) -> list[Entry]:
+        group: list[Entry] = []
         while self._queue and len(group) < self._limits.group_records:
             group.append(self._queue.popleft())
         self._crowd = len(group)
         return group
 
-    def _commit(self, group: list[_Entry]) -> None:
+    def _commit(self, group: list[Entry]) -> None:
         group = self._admit(group)
         try:
             if self._file is None:
@@ -236,18 +201,18 @@ class Spool:
             self.failure = None
         self._tell([entry.future for entry in group], None)
 
-    def _acknowledge(self, group: list[_Entry]) -> None:
+    def _acknowledge(self, group: list[Entry]) -> None:
         """`fast` mode: waiters go on before the sync; from here on their records may not be given up."""
         self.position = Position(self._number, self._size)
         for entry in group:
             entry.keep = True
         self._tell([entry.future for entry in group], None)
 
-    def _admit(self, group: list[_Entry]) -> list[_Entry]:
+    def _admit(self, group: list[Entry]) -> list[Entry]:
         """Hold the quota. While the spool is shut only what must be kept is tried."""
         room = self._limits.quota_bytes - self.used_bytes
-        accepted: list[_Entry] = []
-        refused: list[_Entry] = []
+        accepted: list[Entry] = []
+        refused: list[Entry] = []
         for entry in group:
             room -= len(entry.rec) + len(entry.side) + FRAME_OVERHEAD if entry.rec else 0
             fits = room > 0 or entry.keep or not entry.rec
@@ -259,7 +224,7 @@ class Spool:
             self._tell([entry.future for entry in refused], SpoolClosed(self.failure))
         return accepted
 
-    def _write(self, group: list[_Entry], *, durably: bool) -> None:
+    def _write(self, group: list[Entry], *, durably: bool) -> None:
         records = [entry for entry in group if entry.rec]
         if not records:
             return
@@ -315,7 +280,7 @@ class Spool:
         self._last_sync = time.monotonic()
         self.position = Position(self._number, self._size)
 
-    def _recover(self, group: list[_Entry], error: OSError) -> None:
+    def _recover(self, group: list[Entry], error: OSError) -> None:
         """The group once more in a new file. An `fsync` that failed is never repeated on the same file: the kernel may
         have dropped the pages and would report success."""
         log.error("audit segment %d is poisoned: %s", self._number, error.strerror or error)
@@ -334,7 +299,7 @@ class Spool:
         self.failure = None
         self._tell([entry.future for entry in again], None)
 
-    def _put_back(self, kept: list[_Entry]) -> None:
+    def _put_back(self, kept: list[Entry]) -> None:
         if self._give_up_at is not None and time.monotonic() > self._give_up_at:
             log.error("%d audit records could not be written before the end", len(kept))
             return
@@ -377,16 +342,6 @@ class Spool:
     def _settle_group(
         self, futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None, moved: bool
     ) -> None:
-        _settle(futures, error)
+        settle(futures, error)
         if moved:
             self._committed()
-
-
-def _settle(futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None) -> None:
-    for future in futures:
-        if future is None or future.done():
-            continue
-        if error is None:
-            future.set_result(None)
-        else:
-            future.set_exception(error)
