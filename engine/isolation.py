@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from engine.errors import EngineFault
@@ -36,7 +35,7 @@ def run_in_halves(execute: Callable[[Step], StepResult], step: Step) -> StepResu
     faults: dict[int, Exception] = {}
     freed = step.freed_slots
     faults.update((work.slot, _lost_pool()) for work in step.work if _is_half_pooled(work))
-    again = tuple(replace(work, fresh=True) for work in step.work if not _is_half_pooled(work))
+    again = tuple(work._replace(fresh=True) for work in step.work if not _is_half_pooled(work))
     pending = _halves(again) if len(again) > 1 else [again] if again else []
     while pending:
         work = pending.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass
 
-from engine.sequence import Sequence
+from engine.sequence import Kind, Sequence
 from engine.step import SampledToken, Work
 
 PromptPosition = tuple[int, float, int, tuple[tuple[int, float], ...]]
@@ -59,12 +59,12 @@ class Plan:
         start, fresh = sequence.num_computed, sequence.fresh
         sequence.fresh = False
         return Work(
-            slot=sequence.slot,
-            sequence=sequence,
-            num_computed=start,
-            num_new=count,
-            sample=start + count == sequence.num_tokens,
-            fresh=fresh,
-            want_prompt_logprobs=sequence.want_prompt_logprobs and start < sequence.num_prompt_tokens,
-            pool=sequence.is_embedding,
+            sequence.slot,
+            sequence,
+            start,
+            count,
+            start + count == len(sequence.token_ids),
+            fresh,
+            sequence.want_prompt_logprobs and start < sequence.num_prompt_tokens,
+            sequence.kind is Kind.EMBED,
         )

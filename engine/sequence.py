@@ -87,10 +87,6 @@ class Sequence:
         return not self.want_prompt_logprobs and self.kind is not Kind.EMBED
 
     @property
-    def is_embedding(self) -> bool:
-        return self.kind is Kind.EMBED
-
-    @property
     def remaining(self) -> int:
         """Known tokens without KV: 1 for a decoding sequence, more while the prompt (or a resume) is prefilled."""
         return len(self.token_ids) - self.num_computed

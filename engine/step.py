@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from engine.requests import SamplingParams
 
@@ -33,9 +33,10 @@ class SequenceView(Protocol):
     """Tokenised bad words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Work(NamedTuple):
     """One sequence's share of a step: tokens `[num_computed, num_computed + num_new)` of `sequence.token_ids`.
+
+    A named tuple, like `SampledToken`, because one is made per running sequence and step.
 
     `slot` is a dense row (0 <= slot < max_num_seqs), stable while the sequence runs; the runner keeps persistent
     arrays indexed by it. `sample` is True when these tokens reach the last known one, so that its logits give the
@@ -66,8 +67,7 @@ class Step:
         return sum(work.num_new for work in self.work)
 
 
-@dataclass(frozen=True, slots=True)
-class SampledToken:
+class SampledToken(NamedTuple):
     token_id: int
     logprob: float | None = None
     """Raw log-probability (before processors); always computed: audit and routing live on it."""

@@ -15,13 +15,14 @@ def ending_of(sequence: Sequence, eos_token_ids: frozenset[int]) -> Ending | Non
     of tokens first is `length`, so that a truncated document is never called complete.
     """
     token, sampling = sequence.token_ids[-1], sequence.sampling
-    if sequence.num_output > sampling.min_tokens:
+    num_output = len(sequence.token_ids) - sequence.num_prompt_tokens
+    if num_output > sampling.min_tokens:
         if token in eos_token_ids and not sampling.ignore_eos:
             return FinishReason.STOP, None
         if token in sampling.stop_token_ids:
             return FinishReason.STOP, token
     if sequence.grammar is not None and sequence.grammar.is_terminated:
         return FinishReason.STOP, None
-    if sequence.num_output >= sequence.max_tokens:
+    if num_output >= sequence.max_tokens:
         return FinishReason.LENGTH, None
     return None
