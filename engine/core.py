@@ -76,7 +76,11 @@ class EngineCore:
         runner = model.runner
         self.config, self.model, self.recorder = config, model, recorder
         self.scheduler = Scheduler(
-            config, num_blocks=runner.num_blocks, block_size=runner.block_size, eos_token_ids=runner.eos_token_ids
+            config,
+            num_blocks=runner.num_blocks,
+            block_size=runner.block_size,
+            eos_token_ids=runner.eos_token_ids,
+            watch=recorder.blocks,
         )
         self.current_step: Step | None = None
         self.culprits: list[bytes] = []

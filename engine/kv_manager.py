@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from engine.block_pool import BlockPool
+from engine.block_watch import BlockWatch
 from engine.prefix_cache import PrefixCache, extend_keys, root_key
-from engine.sequence import Sequence
+from engine.sequence import Kind, Sequence
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,15 @@ class KVUsage:
 
 
 class KVManager:
-    def __init__(self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True, watch: BlockWatch | None = None
+    ) -> None:
         self.block_size = block_size
         self._caching = enable_prefix_caching
         self._cache = PrefixCache(block_size)
-        self.pool = BlockPool(num_blocks, on_reuse=self._cache.forget)
+        self.watch = watch or BlockWatch()
+        self.watch.begin()
+        self.pool = BlockPool(num_blocks, on_reuse=self._reused)
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_size)
@@ -67,6 +72,8 @@ class KVManager:
     def admit(self, sequence: Sequence, hits: list[int]) -> None:
         """Start the table from cached blocks. Hits are retained first, lest the sequence evict its own prefix."""
         self.pool.retain(hits)
+        for block in hits:
+            self.watch.hit(block)
         sequence.block_table = list(hits)
         sequence.num_computed = len(hits) * self.block_size
         sequence.num_registered = len(hits)
@@ -82,9 +89,9 @@ class KVManager:
         return True
 
     def commit(self, sequence: Sequence) -> None:
-        """Publish the blocks that `num_computed` has filled. Amortised O(1) per token."""
+        """Publish the blocks that `num_computed` has filled, but not an embedding's. Amortised O(1) per token."""
         full = sequence.num_computed // self.block_size
-        if not self._caching or full <= sequence.num_registered:
+        if not self._caching or full <= sequence.num_registered or sequence.kind is Kind.EMBED:
             return
         root = root_key(sequence.salt, sequence.adapter)
         keys, size = sequence.block_keys, self.block_size
@@ -101,6 +108,11 @@ class KVManager:
         sequence.num_computed = 0
         sequence.num_registered = 0
         self.pool.release(table)
+        for block in table:
+            self.watch.freed(block)
+
+    def _reused(self, block: int) -> None:
+        self.watch.handed_out(block, self._cache.forget(block))
 
     def distrust(self, sequence: Sequence) -> None:
         """Forget what its blocks hold: a sequence that failed may have failed because of their content."""

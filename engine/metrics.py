@@ -12,7 +12,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from engine.config import EngineConfig
-from engine.stats import EngineStats, HistogramData
+from engine.histogram import HistogramData
+from engine.stats import EngineStats
 
 _LABELS = ("model_name", "engine")
 
@@ -32,6 +33,9 @@ HISTOGRAMS = {
     "request_max_num_generation_tokens": "Generated tokens of the longest choice.",
     "request_params_max_tokens": "Parameter max_tokens of requests.",
     "request_prefill_kv_computed_tokens": "Prompt tokens computed, those from the prefix cache left out.",
+    "kv_block_lifetime_seconds": "Time from filling a cached block to its eviction (sampled).",
+    "kv_block_idle_before_evict_seconds": "Time from the last use of a cached block to its eviction (sampled).",
+    "kv_block_reuse_gap_seconds": "Time between two uses of a cached block (sampled).",
 }
 
 Source = Callable[[], EngineStats]

@@ -62,11 +62,13 @@ class PrefixCache:
         self._by_key[key] = (block, parent, tuple(tokens))
         self._key_of[block] = key
 
-    def forget(self, block: int) -> None:
-        """The block's content is about to be lost. Unknown blocks are fine."""
+    def forget(self, block: int) -> bool:
+        """The block's content is about to be lost. True if it was cached."""
         key = self._key_of.pop(block, None)
-        if key is not None:
-            del self._by_key[key]
+        if key is None:
+            return False
+        del self._by_key[key]
+        return True
 
     def clear(self) -> None:
         self._by_key.clear()

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Mapping
 from heapq import heappop, heappush
 
+from engine.block_watch import BlockWatch
 from engine.config import EngineConfig
 from engine.errors import EngineFault
 from engine.kv_manager import KVManager
@@ -36,10 +37,11 @@ class Scheduler:
         num_blocks: int,
         block_size: int,
         eos_token_ids: frozenset[int] = frozenset(),
+        watch: BlockWatch | None = None,
     ) -> None:
         self._config = config
         self._eos = eos_token_ids
-        self.kv = KVManager(num_blocks, block_size, config.enable_prefix_caching)
+        self.kv = KVManager(num_blocks, block_size, config.enable_prefix_caching, watch)
         self.policy = make_policy(config.scheduling_policy, config.starvation_bound_s)
         self.running: list[Sequence] = []
         self.waiting = WaitingQueues(self.policy.key)
@@ -108,7 +110,7 @@ class Scheduler:
     def schedule(self, now: float) -> Step:
         """Plan one step at monotonic time `now`. May preempt, admit, and end sequences past their deadline."""
         self._expire(now)
-        self._scheduled_at = now
+        self._scheduled_at = self.kv.watch.now = now
         plan = Plan(self._config.max_num_batched_tokens)
         nobody_preempted = self._plan_running(plan)
         if nobody_preempted and len(self.waiting):

@@ -5,12 +5,13 @@ Times are seconds, cache queries and hits are tokens (as in vLLM). Knows no Prom
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.block_watch import BlockWatch
+from engine.histogram import Histogram, HistogramData
 from engine.kv_manager import KVUsage
 from engine.requests import FinishReason
 from engine.scheduler import Scheduler
@@ -42,29 +43,6 @@ REQUEST_BUCKETS = (
 )
 ITERATION_BUCKETS = (1.0, *(float(2**power) for power in range(3, 15)))
 CHOICE_BUCKETS = (1.0, 2.0, 5.0, 10.0, 20.0)
-
-
-@dataclass(frozen=True, slots=True)
-class HistogramData:
-    """`counts` has one entry per bucket bound and one above the last; not cumulative."""
-
-    bounds: tuple[float, ...]
-    counts: tuple[int, ...]
-    total: float
-
-
-class Histogram:
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds = bounds
-        self._counts = [0] * (len(bounds) + 1)
-        self._total = 0.0
-
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
-
-    def snapshot(self) -> HistogramData:
-        return HistogramData(self._bounds, tuple(self._counts), self._total)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +110,7 @@ class StatsRecorder:
     """Of schedulers that are gone; the living one counts its own."""
     finished: dict[str, int] = field(default_factory=lambda: {reason.value: 0 for reason in FinishReason})
     histograms: dict[str, Histogram] = field(default_factory=dict)
+    blocks: BlockWatch = field(default_factory=BlockWatch)
     _between_tokens: Histogram = field(init=False)
     _allocated: int = 0
     _unused: int = 0
@@ -155,6 +134,11 @@ class StatsRecorder:
             "request_max_num_generation_tokens": Histogram(lengths),
             "request_params_max_tokens": Histogram(lengths),
             "request_prefill_kv_computed_tokens": Histogram(lengths),
+        }
+        self.histograms |= {
+            "kv_block_lifetime_seconds": self.blocks.lifetime,
+            "kv_block_idle_before_evict_seconds": self.blocks.idle_before_evict,
+            "kv_block_reuse_gap_seconds": self.blocks.reuse_gap,
         }
         self._between_tokens = self.histograms["inter_token_latency_seconds"]
 

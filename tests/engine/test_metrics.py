@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from engine import EngineCollector, LLMEngine
-from engine.stats import Histogram
+from engine.histogram import Histogram
 from tests.fakes.engines import config, loader_of, request
 from tests.fakes.runner import FakeRunner
 
@@ -48,6 +48,9 @@ NAMES = (
     "request_max_num_generation_tokens",
     "request_params_max_tokens",
     "request_prefill_kv_computed_tokens",
+    "kv_block_lifetime_seconds",
+    "kv_block_idle_before_evict_seconds",
+    "kv_block_reuse_gap_seconds",
 )
 
 

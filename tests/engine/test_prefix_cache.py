@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from engine.kv_manager import KVManager
 from engine.prefix_cache import PrefixCache, block_key, extend_keys, root_key
-from engine.sequence import Sequence
+from engine.sequence import Kind, Sequence
 from tests.fakes.engines import sequence
 
 
@@ -108,6 +108,13 @@ def test_prompt_logprobs_and_embeddings_read_no_cached_block() -> None:
     prompt = list(range(9))
     computed(kv, sequence(prompt))
     assert kv.lookup(sequence(prompt, want_prompt_logprobs=True)) == []
+
+
+def test_an_embedding_leaves_nothing_in_the_cache() -> None:
+    kv = KVManager(16, 4)
+    prompt = list(range(9))
+    computed(kv, sequence(prompt, kind=Kind.EMBED))
+    assert kv.lookup(sequence(prompt)) == []
 
 
 def test_a_disabled_cache_keeps_nothing() -> None:
