@@ -22,6 +22,7 @@ from engine import (
     LoadedModel,
     PoisonRequest,
 )
+from engine.scheduler import Scheduler
 from engine.step import Step
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.engines import collect, config, loader_of, request, text_of, tokens_of, until
@@ -471,6 +472,30 @@ async def test_the_loop_survives_its_own_bug_and_goes_on(start: Start, monkeypat
         await collect(engine.generate(request("a", max_tokens=5)))
     assert len(tokens_of(await collect(engine.generate(request("b", max_tokens=5))))) == 5
     assert engine.stats().restarts == 1
+
+
+async def test_a_request_that_kills_the_loop_twice_is_refused_and_the_rest_go_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Scheduler.update
+
+    def update(self: Scheduler, step: Step, *rest: Any) -> Any:
+        if any(work.sequence.request_id.startswith("bad") for work in step.work):
+            raise AssertionError("a bug that this request meets")
+        return original(self, step, *rest)
+
+    monkeypatch.setattr(Scheduler, "update", update)
+    engine = await start(slow())
+    for attempt in range(2):
+        waiter = engine.generate(request(f"waiter{attempt}", max_tokens=100))
+        with pytest.raises(EngineFault):
+            await collect(engine.generate(request(f"bad{attempt}", "veneno")))
+        with pytest.raises(EngineFault):
+            await collect(waiter)
+    with pytest.raises(PoisonRequest):
+        await collect(engine.generate(request("bad2", "veneno")))
+    assert engine.stats().restarts == 2
+    assert len(tokens_of(await collect(engine.generate(request("after", max_tokens=5))))) == 5
 
 
 async def test_a_step_that_does_not_return_is_reported_to_its_waiters(start: Start) -> None:
