@@ -51,6 +51,38 @@ def spawn(
         )
 
 
+class Tie:
+    """Ends a store when this process dies, however it dies: `kill -9` leaves no server behind in the background.
+
+    A small shell waits at the other end of a pipe. The marker keeps it from signalling a stranger that got the number
+    of a store which had ended before.
+    """
+
+    _SCRIPT = (
+        'cat >/dev/null; if [ ! -e /proc/self ] || grep -aqF -- "$3" "/proc/$2/cmdline"; then kill -s "$1" "$2"; fi'
+    )
+
+    def __init__(self, pid: int, marker: str, end: signal.Signals) -> None:
+        reading, self._writing = os.pipe()
+        self._shell = subprocess.Popen(
+            ["/bin/sh", "-c", self._SCRIPT, "esclusa-tie", end.name.removeprefix("SIG"), str(pid), marker],
+            stdin=reading,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd="/",
+            start_new_session=True,
+        )
+        os.close(reading)
+
+    def cut(self) -> None:
+        """The store is stopped in the ordinary way; nothing is left to watch."""
+        # The whole session: the shell's `cat` holds the pipe too.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._shell.pid, signal.SIGKILL)
+        self._shell.wait()
+        os.close(self._writing)
+
+
 def command_line(pid: int) -> str | None:
     """What process `pid` was started as, or None when there is none."""
     proc = Path("/proc")

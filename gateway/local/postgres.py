@@ -21,6 +21,7 @@ from pathlib import Path
 from gateway.local.child import (
     LOOPBACK,
     LocalStoreError,
+    Tie,
     command_line,
     free_port,
     read_or_create_secret,
@@ -55,6 +56,7 @@ class PrivatePostgres:
         self._log = self._root / "postgres.log"
         self._options = dict(options or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._tie: Tie | None = None
         self._port: int | None = None
         self._password = ""
 
@@ -83,6 +85,7 @@ class PrivatePostgres:
         Returns `postgresql+asyncpg://...` on a free port, or on `port` when one is named. Raises `LocalStoreError`
         with the end of the server's log.
         """
+        self._cut_tie()
         ensure_dir(self._root)
         self._password = read_or_create_secret(self._root / "password")
         run_as = self._run_as()
@@ -101,6 +104,7 @@ class PrivatePostgres:
                 gid=None if run_as is None else run_as.gid,
             )
             if self._wait_ready(self._process, deadline):
+                self._tie = Tie(self._process.pid, str(self._data), signal.SIGINT)
                 return self.url
             report = tail(self._log)[-max(0, self._log.stat().st_size - seen) :]
             if time.monotonic() > deadline or not any(mark in report for mark in _RETRY_MARKS):
@@ -113,6 +117,12 @@ class PrivatePostgres:
         if self._process is not None:
             stop_child(self._process, signals=(signal.SIGINT, signal.SIGQUIT), patience_s=20.0)
             self._process = None
+        self._cut_tie()
+
+    def _cut_tie(self) -> None:
+        if self._tie is not None:
+            self._tie.cut()
+            self._tie = None
 
     def _command(self, binaries: Path, port: int) -> list[str]:
         options = {

@@ -18,6 +18,7 @@ from pathlib import Path
 from gateway.local.child import (
     LOOPBACK,
     LocalStoreError,
+    Tie,
     free_port,
     read_or_create_secret,
     spawn,
@@ -38,6 +39,7 @@ class PrivateValkey:
         self._pidfile = self._root / "valkey.pid"
         self._options = dict(options or {})
         self._process: subprocess.Popen[bytes] | None = None
+        self._tie: Tie | None = None
         self._port: int | None = None
         self._password = ""
 
@@ -62,6 +64,7 @@ class PrivateValkey:
 
     def start(self, *, timeout_s: float = 20.0) -> str:
         """Returns `redis://...`. Raises `LocalStoreError` with the end of the server's log."""
+        self._cut_tie()
         ensure_dir(self._root, 0o700)
         self._password = read_or_create_secret(self._root / "password")
         self._clear_orphan()
@@ -71,6 +74,7 @@ class PrivateValkey:
             self._write_config(self._port)
             self._process = spawn([str(_binary()), str(self._config)], log=self._log)
             if self._wait_ready(self._process, self._port, self._password, deadline):
+                self._tie = Tie(self._process.pid, f"{LOOPBACK}:{self._port}", signal.SIGTERM)
                 return self.url
             report = tail(self._log)
             if time.monotonic() > deadline or "Address already in use" not in report[-600:]:
@@ -81,6 +85,12 @@ class PrivateValkey:
         if self._process is not None:
             stop_child(self._process, signals=(signal.SIGTERM,))
             self._process = None
+        self._cut_tie()
+
+    def _cut_tie(self) -> None:
+        if self._tie is not None:
+            self._tie.cut()
+            self._tie = None
 
     def _write_config(self, port: int) -> None:
         options = {

@@ -11,13 +11,14 @@ import stat
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from gateway.local.child import LocalStoreError, command_line, is_alive
+from gateway.local.child import LocalStoreError, Tie, command_line, is_alive
 from gateway.local.datastores import LocalStores, open_database, open_stores
 from gateway.local.postgres import PrivatePostgres, running_url
 from gateway.local.valkey import PrivateValkey
@@ -101,11 +102,43 @@ def start_and_kill_a_gateway(folder: Path) -> list[int]:
     return pids
 
 
-async def test_a_killed_gateway_leaves_servers_that_the_next_start_replaces(folder: Path) -> None:
-    old = start_and_kill_a_gateway(folder)
-    assert [is_alive(pid) for pid in old] == [True, True]
+def wait_gone(pids: list[int], limit_s: float = 20.0) -> bool:
+    deadline = time.monotonic() + limit_s
+    while any(is_alive(pid) for pid in pids) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not any(is_alive(pid) for pid in pids)
+
+
+def test_a_killed_gateway_leaves_no_server_behind(folder: Path) -> None:
+    assert wait_gone(start_and_kill_a_gateway(folder))
+
+
+def test_a_tie_does_not_touch_a_stranger_with_the_same_number() -> None:
+    stranger = subprocess.Popen(["sleep", "30"])
+    tie = Tie(stranger.pid, "/data/of/a/store", signal.SIGTERM)
+    os.close(tie._writing)
+    assert tie._shell.wait(10) != -signal.SIGKILL
+    assert stranger.poll() is None
+    stranger.kill()
+    stranger.wait()
+
+
+async def test_servers_that_outlived_their_gateway_are_replaced_by_the_next_start(folder: Path) -> None:
+    stores = LocalStores(folder)
+    stores.__enter__()
+    old = [stores.postgres, stores.valkey]
+    pids = [server.pid for server in old]
+    reaper = threading.Thread(target=lambda: [server._process.wait() for server in old])
+    reaper.start()
+    for server in old:
+        server._tie.cut()
+        server._tie = None
+    stores._stack.pop_all()
+    assert [is_alive(pid) for pid in pids] == [True, True]
+    (folder / "stores.lock").unlink()  # the dead process would hold no lock
     with LocalStores(folder) as urls:
-        assert [is_alive(pid) for pid in old] == [False, False]
+        reaper.join(5)
+        assert [is_alive(pid) for pid in pids] == [False, False]
         assert await value(urls.database_url, "SELECT 1") == 1
 
 
