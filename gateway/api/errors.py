@@ -53,7 +53,7 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], *, unknown_code: str = "
     root = errors[0]["loc"][:1]
     # A value that fits no member of a union gives one error for each: the deepest tells what was meant.
     first = max((error for error in errors if error["loc"][:1] == root), key=lambda error: len(error["loc"]))
-    path = [str(part) for part in first["loc"] if part not in ("body", "query", "path") and not _is_tag(part)]
+    path = _public_path(first["loc"])
     param, kind = ".".join(path[:8])[:128] or None, str(first["type"])
     if kind == "extra_forbidden":
         if unknown_code == "unknown_field":
@@ -72,6 +72,21 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], *, unknown_code: str = "
     code = "invalid_type" if kind.endswith("_type") or kind.endswith("_parsing") else "invalid_value"
     message = str(first["msg"]).rstrip(".")
     return InvalidRequest(f"`{param}`: {message}." if param else f"{message}.", code=code, param=param)
+
+
+FREE_KEYS = frozenset({"logit_bias", "metadata", "guided_json", "json", "schema"})
+"""Fields whose keys the caller invents; a path ends there."""
+
+
+def _public_path(loc: Sequence[Any]) -> list[str]:
+    path: list[str] = []
+    for part in loc:
+        if part in ("body", "query", "path") or _is_tag(part):
+            continue
+        path.append(str(part))
+        if part in FREE_KEYS:
+            break
+    return path
 
 
 def _name(param: str | None) -> str:

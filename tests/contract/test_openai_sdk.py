@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import time
 from collections.abc import Iterator
 
 import openai
@@ -178,6 +180,31 @@ def test_a_token_outside_the_vocabulary_is_a_bad_request(client: OpenAI) -> None
         client.completions.create(model="tiny", prompt=[999_999], max_tokens=1)
     with pytest.raises(openai.BadRequestError):
         client.chat.completions.create(model="tiny", messages=ASK, logit_bias={"999999": 1})
+    assert client.chat.completions.create(model="tiny", messages=ASK, max_tokens=1).choices
+
+
+@pytest.mark.parametrize(
+    "constraint",
+    [
+        {"guided_regex": "(unclosed"},
+        {"guided_grammar": "start: nonsense"},
+        {"guided_json": {"type": "objekt"}},
+    ],
+)
+def test_a_constraint_that_cannot_be_compiled_is_a_bad_request(client: OpenAI, constraint: dict[str, object]) -> None:
+    with pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="tiny", messages=ASK, max_tokens=2, extra_body=constraint)
+    assert client.chat.completions.create(model="tiny", messages=ASK, max_tokens=1).choices
+
+
+@pytest.mark.parametrize("pattern", ["((a+)+b)", "(a|a)*b", "(a{0,200}){0,200}b", "a{1,1000000}"])
+def test_an_explosive_pattern_costs_no_time(client: OpenAI, pattern: str) -> None:
+    started = time.monotonic()
+    with contextlib.suppress(openai.BadRequestError):
+        client.chat.completions.create(
+            model="tiny", messages=ASK, max_tokens=2, extra_body={"guided_regex": pattern}, timeout=20
+        )
+    assert time.monotonic() - started < 8
     assert client.chat.completions.create(model="tiny", messages=ASK, max_tokens=1).choices
 
 

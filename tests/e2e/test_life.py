@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -135,6 +136,25 @@ class Reading(threading.Thread):
 def slow(upstream_thread: UpstreamThread, words: int) -> None:
     upstream_thread.script.mode, upstream_thread.script.delay_s = "slow", 0.05
     upstream_thread.script.words = tuple(f"w{number} " for number in range(words))
+
+
+def test_the_port_answers_before_anything_is_ready(config: tuple[Path, int]) -> None:
+    process = Process(*config)
+    try:
+        seen: set[tuple[int, int]] = set()
+        deadline = time.monotonic() + 60
+        while (200, 200) not in seen and time.monotonic() < deadline:
+            with contextlib.suppress(httpx2.TransportError):
+                ready, alive = httpx2.get(f"{process.url}/readyz"), httpx2.get(f"{process.url}/livez")
+                seen.add((ready.status_code, alive.status_code))
+                if ready.status_code == 503:
+                    assert ready.json()["stage"]
+                    assert "percent" in ready.json()
+                    assert ready.headers["retry-after"]
+            time.sleep(0.01)
+    finally:
+        process.kill()
+    assert seen == {(503, 200), (200, 200)}
 
 
 def test_the_first_signal_lets_running_answers_end(
