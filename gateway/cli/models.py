@@ -22,12 +22,11 @@ def list_models(as_json: bool = typer.Option(False, "--json", help="JSON on stdo
 
     Example: esclusa models list --json
     """
-    rows = [_row(asset) for asset in _assets(())]
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print(json.dumps([_row(asset) for asset in _assets(())], indent=2))
         return
-    for row in rows:
-        print(f"{row['id']:32} {row['tier']:6} {row['size_bytes'] >> 20:5} MiB  {row['path'] or 'not fetched'}")
+    for asset in _assets(()):
+        print(f"{asset.id:32} {asset.tier:6} {asset.size_bytes >> 20:5} MiB  {_path(asset) or 'not fetched'}")
 
 
 @app.command("fetch")
@@ -84,8 +83,12 @@ def _assets(ids: tuple[str, ...]) -> tuple[ModelAsset, ...]:
     return tuple(known[name] for name in ids) if ids else DEMO_MODELS
 
 
-def _row(asset: ModelAsset) -> dict[str, object]:
+def _path(asset: ModelAsset) -> str | None:
     path = models_dir() / asset.filename
+    return str(path) if path.is_file() else None
+
+
+def _row(asset: ModelAsset) -> dict[str, object]:
     return {
         "id": asset.id,
         "tier": asset.tier,
@@ -94,5 +97,5 @@ def _row(asset: ModelAsset) -> dict[str, object]:
         "size_bytes": asset.size_bytes,
         "sha256": asset.sha256,
         "sources": [str(source) for source in asset.sources],
-        "path": str(path) if path.is_file() else None,
+        "path": _path(asset),
     }

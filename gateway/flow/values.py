@@ -1,6 +1,7 @@
 """The values a request grows into. Frozen, standard library only; what was decided is what is recorded.
 
-A stage takes the exchange so far and returns one more of these. Nothing is mutated.
+A stage takes the exchange so far and returns one more of these. Nothing is mutated. The request is in `flow.request`,
+the decisions in `flow.decisions`, the answer and the record here; everyone imports them from here.
 """
 
 from __future__ import annotations
@@ -13,13 +14,63 @@ from typing import Any, Literal
 from uuid import UUID
 
 from gateway.flow.context import RequestContext
+from gateway.flow.decisions import (
+    Decision,
+    Effect,
+    Estimate,
+    Finding,
+    Headroom,
+    Inspection,
+    LimitRule,
+    LimitVerdict,
+    ModelCard,
+    Obligations,
+    Reservation,
+    RoutePlan,
+    Window,
+)
+from gateway.flow.request import (
+    ANONYMOUS,
+    Action,
+    ChatRequest,
+    Credential,
+    GenerationParams,
+    Message,
+    Principal,
+)
 
-Action = Literal["chat", "completions", "embeddings"]
-
-
-class Effect(StrEnum):
-    ALLOW = "allow"
-    DENY = "deny"
+__all__ = [
+    "ANONYMOUS",
+    "Action",
+    "AdminEvent",
+    "ChatRequest",
+    "Chunk",
+    "Credential",
+    "Decision",
+    "Effect",
+    "Estimate",
+    "Exchange",
+    "Failure",
+    "Finding",
+    "GenerationParams",
+    "Headroom",
+    "Inspection",
+    "LimitRule",
+    "LimitVerdict",
+    "Message",
+    "ModelCard",
+    "Obligations",
+    "Outcome",
+    "PastDecision",
+    "Principal",
+    "Reservation",
+    "RoutePlan",
+    "Signals",
+    "Timings",
+    "TokenLogprob",
+    "Usage",
+    "Window",
+]
 
 
 class Outcome(StrEnum):
@@ -32,307 +83,6 @@ class Outcome(StrEnum):
     ENGINE_ERROR = "engine_error"
     ERROR = "error"
     INTERRUPTED = "interrupted"
-
-
-# ---------------------------------------------------------------------------------------------- receive
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One chat turn. `content` is text; parts are joined by the API before they get here."""
-
-    role: Literal["system", "user", "assistant", "tool", "developer"]
-    content: str
-    name: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class GenerationParams:
-    """What the caller asked of the sampler. `None` means "the model's default".
-
-    Ranges are checked by the API; a backend refuses what it cannot honour instead of ignoring it.
-    """
-
-    max_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    n: int = 1
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    logit_bias: Mapping[int, float] = field(default_factory=dict)
-    min_tokens: int = 0
-    ignore_eos: bool = False
-    bad_words: tuple[str, ...] = ()
-    allowed_token_ids: tuple[int, ...] | None = None
-    logprobs: bool = False
-    top_logprobs: int = 0
-    prompt_logprobs: int | None = None
-    echo: bool = False
-    grammar: Mapping[str, Any] | None = None
-    """`{"type": "json_schema"|"json_object"|"regex"|"choice"|"grammar", "value": ...}` or None."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A parsed, validated request for a model. `model` is the caller's string; only `RoutePlan` names what runs."""
-
-    action: Action
-    model: str
-    messages: tuple[Message, ...] = ()
-    prompt: str | tuple[int, ...] | None = None
-    inputs: tuple[str, ...] = ()
-    params: GenerationParams = GenerationParams()
-    stream: bool = False
-    include_usage: bool = False
-    user_label: str | None = None
-    metadata: Mapping[str, str] = field(default_factory=dict)
-    base64_vectors: bool = False
-    """Embeddings only: pack the vectors of the answer."""
-    raw_body: bytes | None = field(default=None, repr=False, compare=False)
-    """The bytes as received, for upstream pass-through without a second encoding; never logged."""
-
-
-# ----------------------------------------------------------------------------------------- authenticate
-
-
-@dataclass(frozen=True, slots=True)
-class Credential:
-    """The one credential of a request. `repr` never shows the value."""
-
-    channel: Literal["authorization", "x-api-key", "api-key"]
-    value: str = field(repr=False)
-
-
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """A verified identity. Roles are plain names (`analyst`), already mapped from claims by configuration."""
-
-    tenant: str
-    issuer: str
-    subject: str
-    kind: Literal["user", "service", "anonymous"] = "user"
-    roles: frozenset[str] = frozenset()
-    groups: frozenset[str] = frozenset()
-    scopes: frozenset[str] = frozenset()
-    department: str | None = None
-    clearance: str | None = None
-    """Highest data class this principal may send: public < internal < confidential < restricted."""
-    client_id: str | None = None
-    credential_id: str | None = None
-    """Log-safe id of the token (`jti`) or API key."""
-    credential_fingerprint: str | None = None
-    display: str | None = None
-    provider: str | None = None
-    issued_at: datetime | None = None
-    expires_at: datetime | None = None
-    narrowed_models: tuple[str, ...] | None = None
-    """An API key may be narrower than its owner: only these models, `()` none, None no extra limit."""
-
-
-ANONYMOUS = Principal(tenant="-", issuer="-", subject="-", kind="anonymous")
-
-
-# -------------------------------------------------------------------------------------------- authorise
-
-
-@dataclass(frozen=True, slots=True)
-class Obligations:
-    """The only way policy steers later stages."""
-
-    max_output_tokens: int | None = None
-    content_logging: Literal["none", "hash", "redacted", "encrypted"] = "hash"
-    redaction: Literal["off", "flag", "redact", "block"] = "off"
-    guardrails: str = "default"
-    require_locality: str | None = None
-    priority: int = 0
-    share_weight: float = 1.0
-
-
-Window = Literal["minute", "day", "month"]
-
-
-@dataclass(frozen=True, slots=True)
-class LimitRule:
-    """One limit that applies to a request, with its counter key already resolved by `access`.
-
-    `scope_key` names the counter, e.g. `user:acme/https://idp/5f3c` or `department:acme/finance`.
-    `None` in a quantity means that this rule does not limit it. Money is in micro-units of `currency`.
-    """
-
-    id: str
-    scope: str
-    scope_key: str
-    window: Window = "minute"
-    window_s: int | None = None
-    """Length of a rolling/fixed window in seconds when it is none of the named ones."""
-    tz: str = "UTC"
-    requests: int | None = None
-    tokens: int | None = None
-    tokens_in: int | None = None
-    tokens_out: int | None = None
-    concurrent: int | None = None
-    cost_micro: int | None = None
-    currency: str = "EUR"
-    warn_at: tuple[float, ...] = ()
-    on_store_error: Literal["deny", "local", "allow"] = "local"
-    sliding: bool = False
-    """Weigh the previous window in, so that no burst of twice the limit fits around a boundary. For windows in
-    seconds and minutes only; calendar windows are always fixed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """The answer of the policy to one (principal, action, resource)."""
-
-    effect: Effect
-    reason: str
-    """Public sentence; safe to show the caller."""
-    rule_id: str | None
-    policy_version: int
-    policy_sha256: str
-    matched: tuple[str, ...] = ()
-    obligations: Obligations = Obligations()
-    limits: tuple[LimitRule, ...] = ()
-    hidden: bool = False
-    """True when the policy hides models: the denial must look like 404 `model_not_found`."""
-
-    @property
-    def allowed(self) -> bool:
-        return self.effect is Effect.ALLOW
-
-
-# ------------------------------------------------------------------------------------------------ route
-
-
-@dataclass(frozen=True, slots=True)
-class ModelCard:
-    """One model of the catalogue. Prices are micro-units of currency per million tokens."""
-
-    id: str
-    backend: str
-    tier: Literal["small", "large"] | None = None
-    virtual: bool = False
-    """True for names such as `auto` that only the router turns into a real model."""
-    labels: Mapping[str, str] = field(default_factory=dict)
-    context_window: int = 4096
-    max_output_tokens: int | None = None
-    price_in_micro: int = 0
-    price_out_micro: int = 0
-    currency: str = "EUR"
-    owned_by: str = "esclusa"
-    created: int = 0
-    upstream_model: str | None = None
-    actions: tuple[str, ...] = ("chat", "completions")
-
-
-@dataclass(frozen=True, slots=True)
-class RoutePlan:
-    """Models to try in order, all permitted. `reason` is public and goes to `x-esclusa-route-reason`."""
-
-    requested: str
-    candidates: tuple[ModelCard, ...]
-    reason: str
-    route: Literal["direct", "small", "large", "fallback", "escalated"] = "direct"
-    score: float | None = None
-    router_version: str = "0"
-    features: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def target(self) -> ModelCard:
-        return self.candidates[0]
-
-
-# ------------------------------------------------------------------------------------------ limits
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """Upper bound of what a request may use, from exact prompt tokens."""
-
-    prompt_tokens: int
-    max_output_tokens: int
-    cost_micro: int = 0
-    choices: int = 1
-    exact: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Headroom:
-    """What is left in the tightest window of each kind, for `x-ratelimit-*`; None where nothing limits it."""
-
-    limit_requests: int | None = None
-    remaining_requests: int | None = None
-    reset_requests_s: float | None = None
-    limit_tokens: int | None = None
-    remaining_tokens: int | None = None
-    reset_tokens_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """A granted, leased claim on all windows of a request; settled exactly once.
-
-    `granted_output_tokens` may be below what was asked: the engine must stop there (`stop: "budget"`).
-    """
-
-    id: str
-    tokens: int
-    cost_micro: int
-    granted_output_tokens: int
-    expires_at: datetime
-    limits: tuple[LimitRule, ...] = ()
-    headroom: Headroom = Headroom()
-    warnings: tuple[str, ...] = ()
-    clamped_by: str | None = None
-    """Id of the budget rule that clamped the output, or None."""
-    degraded: bool = False
-    store: Literal["valkey", "local"] = "valkey"
-
-
-@dataclass(frozen=True, slots=True)
-class LimitVerdict:
-    """The answer of the limiter: a reservation, or why not and when to come back."""
-
-    allowed: bool
-    reservation: Reservation | None = None
-    kind: Literal["requests", "tokens", "concurrency", "budget", "store"] | None = None
-    rule_id: str | None = None
-    reason: str = ""
-    retry_after_s: float | None = None
-    headroom: Headroom = Headroom()
-    degraded: bool = False
-
-
-# ---------------------------------------------------------------------------------------------- inspect
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Something a detector saw. Never holds the matched text."""
-
-    detector: str
-    category: str
-    count: int
-    action: Literal["flag", "redact", "block"]
-    direction: Literal["in", "out"]
-    score: float = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    action: Literal["allow", "redact", "block"] = "allow"
-    findings: tuple[Finding, ...] = ()
-    messages: tuple[Message, ...] | None = None
-    """Replacement messages when something was redacted, else None."""
-
-
-# --------------------------------------------------------------------------------------------- generate
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,9 +145,6 @@ class Chunk:
     """Embeddings, one per input in order; only in the single chunk of an embedding request."""
     raw: bytes | None = None
     """An upstream's SSE frame to pass on unchanged, when nothing had to be rewritten."""
-
-
-# ---------------------------------------------------------------------------------------------- record
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,108 @@
+"""What is asked and who asks: the request, its credential, the verified principal. Frozen, standard library only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+Action = Literal["chat", "completions", "embeddings"]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One chat turn. `content` is text; parts are joined by the API before they get here."""
+
+    role: Literal["system", "user", "assistant", "tool", "developer"]
+    content: str
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationParams:
+    """What the caller asked of the sampler. `None` means "the model's default".
+
+    Ranges are checked by the API; a backend refuses what it cannot honour instead of ignoring it.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    n: int = 1
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    bad_words: tuple[str, ...] = ()
+    allowed_token_ids: tuple[int, ...] | None = None
+    logprobs: bool = False
+    top_logprobs: int = 0
+    prompt_logprobs: int | None = None
+    echo: bool = False
+    grammar: Mapping[str, Any] | None = None
+    """`{"type": "json_schema"|"json_object"|"regex"|"choice"|"grammar", "value": ...}` or None."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """A parsed, validated request for a model. `model` is the caller's string; only `RoutePlan` names what runs."""
+
+    action: Action
+    model: str
+    messages: tuple[Message, ...] = ()
+    prompt: str | tuple[int, ...] | None = None
+    inputs: tuple[str, ...] = ()
+    params: GenerationParams = GenerationParams()
+    stream: bool = False
+    include_usage: bool = False
+    user_label: str | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    base64_vectors: bool = False
+    """Embeddings only: pack the vectors of the answer."""
+    raw_body: bytes | None = field(default=None, repr=False, compare=False)
+    """The bytes as received, for upstream pass-through without a second encoding; never logged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """The one credential of a request. `repr` never shows the value."""
+
+    channel: Literal["authorization", "x-api-key", "api-key"]
+    value: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """A verified identity. Roles are plain names (`analyst`), already mapped from claims by configuration."""
+
+    tenant: str
+    issuer: str
+    subject: str
+    kind: Literal["user", "service", "anonymous"] = "user"
+    roles: frozenset[str] = frozenset()
+    groups: frozenset[str] = frozenset()
+    scopes: frozenset[str] = frozenset()
+    department: str | None = None
+    clearance: str | None = None
+    """Highest data class this principal may send: public < internal < confidential < restricted."""
+    client_id: str | None = None
+    credential_id: str | None = None
+    """Log-safe id of the token (`jti`) or API key."""
+    credential_fingerprint: str | None = None
+    display: str | None = None
+    provider: str | None = None
+    issued_at: datetime | None = None
+    expires_at: datetime | None = None
+    narrowed_models: tuple[str, ...] | None = None
+    """An API key may be narrower than its owner: only these models, `()` none, None no extra limit."""
+
+
+ANONYMOUS = Principal(tenant="-", issuer="-", subject="-", kind="anonymous")
