@@ -54,6 +54,8 @@ class Submission:
     fingerprint: bytes = b""
     """The same for equal work under any id; see `PoisonRequest`."""
     ticket: int = 0
+    suspect: bool = False
+    """Set by the loop: equal work was in a step that killed it."""
 
 
 @dataclass(slots=True)
@@ -135,6 +137,7 @@ class EngineCore:
             share_key=request.share_key,
             share_weight=request.share_weight,
             priority=request.priority,
+            suspect=submission.suspect,
             deadline_s=request.deadline_s,
             want_prompt_logprobs=choice == 0
             and (request.sampling.prompt_logprobs is not None or submission.likelihood),

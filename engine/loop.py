@@ -1,7 +1,7 @@
 """The engine thread: loads the model, runs the step loop, survives its own death. Knows no asyncio.
 
 Commands come in and deliveries go out once per step. When the loop dies every waiter is told at once, what broke is
-rebuilt and the loop goes on; a request that was there twice is refused. Only this thread touches core and runner.
+rebuilt and the loop goes on; a request that does it twice is refused. Only this thread touches core and runner.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class EngineThread:
             refusal = self._refusal(submission)
             if refusal is None:
                 try:
-                    core.add(submission)
+                    core.add(replace(submission, suspect=submission.fingerprint in self._strikes))
                 except EngineError as error:
                     refusal = error
             if refusal is not None:
@@ -240,8 +240,10 @@ class EngineThread:
         core.culprits.clear()
         core.completed.clear()
 
-    def _strike(self, fingerprint: bytes) -> None:
-        self._strikes[fingerprint] = self._strikes.get(fingerprint, 0) + 1
+    def _strike(self, fingerprint: bytes, *, certain: bool = True) -> None:
+        """Who was not alone gets one strike at most: it is a suspect, runs alone next time, and is then certain."""
+        known = self._strikes.get(fingerprint, 0)
+        self._strikes[fingerprint] = known + 1 if certain else max(known, 1)
         self._strikes.move_to_end(fingerprint)
         if len(self._strikes) > _REMEMBERED:
             self._strikes.popitem(last=False)
@@ -274,8 +276,9 @@ class EngineThread:
         self.state = EngineState.REBUILDING
         self._recorder.restarts += 1
         self._recorder.preemptions += core.scheduler.num_preemptions
-        for fingerprint in core.suspects():
-            self._strike(fingerprint)
+        suspects = core.suspects()
+        for fingerprint in suspects:
+            self._strike(fingerprint, certain=len(suspects) == 1)
         fault = EngineFault("the engine restarted while this request ran", hint="send it again")
         self._deliver(core.fail_all(fault))
         model = core.model

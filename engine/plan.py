@@ -51,6 +51,22 @@ class Plan:
         if sequence.remaining > 1:
             self.prefill_tokens -= count
 
+    def separate_suspects(self, step_id: int) -> None:
+        """A suspect of a crash never shares a step: suspects, one request at a time, alternate with all others.
+
+        Who is dropped keeps its slot and blocks and is planned again in the next step.
+        """
+        suspects = list(dict.fromkeys(s.request_id for s in self.new_tokens if s.suspect))
+        if not suspects:
+            return
+        others = any(not sequence.suspect for sequence in self.new_tokens)
+        alone = None if others and step_id % 2 else suspects[step_id // 2 % len(suspects)]
+        self.new_tokens = {
+            sequence: count
+            for sequence, count in self.new_tokens.items()
+            if (not sequence.suspect if alone is None else sequence.request_id == alone)
+        }
+
     def to_work(self) -> tuple[Work, ...]:
         """The step's work. Marks the sequences as seen by the runner."""
         return tuple(self._work(sequence, count) for sequence, count in self.new_tokens.items())

@@ -119,6 +119,7 @@ class Scheduler:
         if not plan.new_tokens:
             return Step(self._step_id, ())
         self._step_id += 1
+        plan.separate_suspects(self._step_id)
         freed, self._freed_slots = tuple(self._freed_slots), []
         return Step(self._step_id, plan.to_work(), freed)
 

@@ -51,6 +51,8 @@ class Sequence:
     priority: int = 0
     deadline_s: float | None = None
     want_prompt_logprobs: bool = False
+    suspect: bool = False
+    """Equal work was in a step that killed the loop: it shares no step with others until it has ended well."""
 
     status: Status = Status.WAITING
     slot: int = -1

@@ -495,7 +495,11 @@ async def test_a_request_that_kills_the_loop_twice_is_refused_and_the_rest_go_on
     with pytest.raises(PoisonRequest):
         await collect(engine.generate(request("bad2", "veneno")))
     assert engine.stats().restarts == 2
-    assert len(tokens_of(await collect(engine.generate(request("after", max_tokens=5))))) == 5
+    innocent = engine.generate(request("waiter2", max_tokens=100))
+    others = [engine.generate(request(f"other{i}", "otra", max_tokens=20)) for i in range(3)]
+    assert len(tokens_of(await collect(innocent))) == 100
+    for other in others:
+        assert len(tokens_of(await collect(other))) == 20
 
 
 async def test_a_step_that_does_not_return_is_reported_to_its_waiters(start: Start) -> None:

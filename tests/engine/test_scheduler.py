@@ -300,6 +300,19 @@ def test_a_stop_token_id_ends_with_itself_as_the_reason() -> None:
     assert (item.num_output, item.finish_reason, item.stop_reason) == (1, FinishReason.STOP, 7)
 
 
+def test_a_suspect_shares_no_step_and_changes_no_output() -> None:
+    items = batch(5)
+    for item in items[1:3]:
+        item.suspect = True
+    rig = Rig(max_num_batched_tokens=16)
+    rig.add(*items)
+    rig.run()
+    for step in rig.runner.steps:
+        requests = {work.sequence.request_id for work in step.work}
+        assert len(requests) == 1 or not requests & {item.request_id for item in items[1:3]}
+    assert outputs(items) == run(batch(5))
+
+
 def test_integrity_finds_a_sequence_that_holds_a_stranger_s_block() -> None:
     rig = Rig()
     item = sequence(6)
