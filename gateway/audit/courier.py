@@ -28,8 +28,8 @@ from gateway.flow.context import Clock
 
 log = logging.getLogger("esclusa.audit")
 
-LINGER_S = 0.1
-"""A batch gathers this long when nobody waits for it."""
+LINGER_S = 0.25
+"""A batch gathers this long when nobody waits for it: a round trip has a fixed price, whatever its size."""
 BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 PARTITION_CHECK_S = 3600.0
 
