@@ -9,7 +9,6 @@ import asyncio
 import hashlib
 import hmac
 import logging
-import os
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -50,9 +49,10 @@ from gateway.identity.store import IdentityStore
 from gateway.limits.denial import denial
 from gateway.limits.service import LimitService
 from gateway.limits.store import ValkeyStore
+from gateway.places import snapshot_dir, spool_dir
 from gateway.routing.catalog import LOCAL_BACKEND, catalog_from
 from gateway.routing.router import ComplexityRouter
-from gateway.settings import AccessSettings, HttpSettings, Settings
+from gateway.settings import HttpSettings, Settings
 from gateway.storage.migrate import upgrade
 from gateway.storage.postgres import make_engine
 from gateway.storage.valkey import ValkeyLink
@@ -61,7 +61,6 @@ from gateway.telemetry.loop_lag import watch_loop_lag
 from gateway.telemetry.metrics import GatewayMetrics, StateCollector
 
 _log = logging.getLogger("esclusa.wiring")
-SYSTEM_DATA_DIR = Path("/var/lib/esclusa")
 MakeServer = Callable[[ASGIApp, HttpSettings], uvicorn.Server]
 
 
@@ -129,7 +128,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
         audit = AuditService(
             engine,
             settings=settings.audit,
-            spool_dir=settings.audit.spool_dir or default_data_dir() / "spool",
+            spool_dir=spool_dir(settings),
             clock=clock,
             ids=ids,
             node_id=node_id,
@@ -141,7 +140,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             clock=clock,
             repository=PolicyRepository(engine),
             seed=settings.access.policy_file or default_policy(),
-            settings=with_local_copy(settings.access),
+            settings=settings.access.model_copy(update={"snapshot_dir": snapshot_dir(settings)}),
         )
         await _start(access, stack)
         store = IdentityStore(engine)
@@ -306,20 +305,6 @@ def cache_salt(key: bytes) -> Callable[[Principal, RequestContext], bytes]:
         return hmac.digest(key, f"{tenant}\x1f{data_class or ''}".encode(), hashlib.sha256)
 
     return lambda principal, context: salt(principal.tenant, context.data_class)
-
-
-def default_data_dir() -> Path:
-    """Used when settings name no folder: the system's as root, else the user's."""
-    if os.geteuid() == 0:
-        return SYSTEM_DATA_DIR
-    base = os.environ.get("XDG_DATA_HOME", "")
-    return (Path(base) if base.startswith("/") else Path.home() / ".local/share") / "esclusa"
-
-
-def with_local_copy(settings: AccessSettings) -> AccessSettings:
-    """A replica that starts while the database is away needs the last good policy on its own disk."""
-    folder = settings.snapshot_dir or default_data_dir() / "policies"
-    return settings.model_copy(update={"snapshot_dir": folder})
 
 
 def default_policy() -> Path:

@@ -1,35 +1,12 @@
-"""Where this installation keeps its own files. Decides names only; creates folders only when asked to."""
+"""Folders on disk: made on first use, with rights that let the private Postgres walk to its files."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 
-from gateway.settings import Settings
+from gateway.places import cache_dir, data_dir, snapshot_dir, spool_dir
 
-SYSTEM_DATA_DIR = Path("/var/lib/esclusa")
-"""As root, Postgres runs as another user, who must be able to walk to its files: never below a private home."""
-
-
-def data_dir(settings: Settings, *, environ: Mapping[str, str] = os.environ, uid: int | None = None) -> Path:
-    """`local.data_dir`, else as root `/var/lib/esclusa`, else `$XDG_DATA_HOME/esclusa` (`~/.local/share/esclusa`)."""
-    if settings.local.data_dir is not None:
-        return settings.local.data_dir.expanduser().absolute()
-    if (os.geteuid() if uid is None else uid) == 0:
-        return SYSTEM_DATA_DIR
-    return _xdg(environ, "XDG_DATA_HOME", ".local/share")
-
-
-def spool_dir(settings: Settings, *, environ: Mapping[str, str] = os.environ) -> Path:
-    """`audit.spool_dir` when set, else `spool` below the data folder."""
-    configured = settings.audit.spool_dir
-    return data_dir(settings, environ=environ) / "spool" if configured is None else configured.expanduser().absolute()
-
-
-def cache_dir(*, environ: Mapping[str, str] = os.environ) -> Path:
-    """Downloads that can be made again (models): `$XDG_CACHE_HOME/esclusa` or `~/.cache/esclusa`."""
-    return _xdg(environ, "XDG_CACHE_HOME", ".cache")
+__all__ = ["cache_dir", "data_dir", "ensure_dir", "snapshot_dir", "spool_dir"]
 
 
 def ensure_dir(path: Path, mode: int = 0o711) -> Path:
@@ -39,9 +16,3 @@ def ensure_dir(path: Path, mode: int = 0o711) -> Path:
         folder.mkdir(exist_ok=True)
         folder.chmod(mode)
     return path
-
-
-def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
-    base = environ.get(variable, "")
-    # The XDG specification says that a relative value must be ignored.
-    return (Path(base) if base.startswith("/") else Path.home() / fallback) / "esclusa"

@@ -17,7 +17,7 @@ from gateway.errors import ConfigError
 from gateway.local.datastores import open_stores
 from gateway.local.issuer import DevIssuer, api_key_pepper
 from gateway.local.models import DEMO_MODELS, ModelAsset, fetch
-from gateway.local.paths import cache_dir, data_dir, ensure_dir
+from gateway.local.paths import cache_dir, data_dir, ensure_dir, snapshot_dir, spool_dir
 from gateway.settings import ModelSettings, Settings
 
 DEMO_CONTEXT_WINDOW = 4096
@@ -49,8 +49,8 @@ async def fill_gaps(settings: Settings, stack: AsyncExitStack, report: Report) -
     store = settings.store.model_copy(
         update={"database_url": SecretStr(urls.database_url), "redis_url": SecretStr(urls.redis_url)}
     )
-    audit = settings.audit.model_copy(update={"spool_dir": settings.audit.spool_dir or home / "spool"})
-    access = settings.access.model_copy(update={"snapshot_dir": settings.access.snapshot_dir or home / "policies"})
+    audit = settings.audit.model_copy(update={"spool_dir": spool_dir(settings)})
+    access = settings.access.model_copy(update={"snapshot_dir": snapshot_dir(settings)})
     filled = settings.model_copy(update={"store": store, "audit": audit, "access": access, "models": models})
     if not settings.local.enabled:
         return filled

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.local.paths import cache_dir, data_dir, ensure_dir, spool_dir
+from gateway.local.paths import cache_dir, data_dir, ensure_dir, snapshot_dir, spool_dir
 from gateway.settings import Settings, load_settings
 
 USER = {"uid": 1000}
@@ -39,6 +39,10 @@ def test_the_environment_variable_wins_for_everyone() -> None:
 def test_the_spool_lies_below_the_data_folder_unless_named() -> None:
     assert spool_dir(load_settings(environment={"ESCLUSA_LOCAL__DATA_DIR": "/d"}), environ={}) == Path("/d/spool")
     assert spool_dir(load_settings(environment={"ESCLUSA_AUDIT__SPOOL_DIR": "/fast/spool"})) == Path("/fast/spool")
+
+
+def test_the_local_copy_of_the_policy_lies_there_too() -> None:
+    assert snapshot_dir(load_settings(environment={"ESCLUSA_LOCAL__DATA_DIR": "/d"}), environ={}) == Path("/d/policies")
 
 
 def test_downloads_go_to_the_cache() -> None:
