@@ -305,7 +305,7 @@ def _side(name: str, url: str | None, token: str | None) -> tuple[str, str]:
 def _apply_to_database(file: Path, config: Path | None, reason: str, if_match: str | None) -> dict[str, Any]:
     import asyncio
 
-    from gateway.cli.policy_remote import apply_to_database
+    from gateway.cli.policy_database import apply_to_database
     from gateway.errors import ConfigError, Unavailable
     from gateway.local.datastores import open_database
     from gateway.routing.catalog import catalog_from
@@ -315,7 +315,7 @@ def _apply_to_database(file: Path, config: Path | None, reason: str, if_match: s
         settings = load_settings(config)
         async with open_database(settings) as database_url:
             stored = await apply_to_database(
-                file, database_url, catalog=catalog_from(settings).all(), reason=reason, if_match=if_match
+                file, database_url, settings, catalog=catalog_from(settings).all(), reason=reason, if_match=if_match
             )
         return {"version": {"version": stored.version, "etag": stored.etag}, "warnings": []}
 

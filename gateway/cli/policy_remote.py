@@ -1,21 +1,15 @@
-"""`esclusa policy` against a running gateway's admin API, or straight against its database. Prints nothing."""
+"""`esclusa policy` against a running gateway's admin API. Prints nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from getpass import getuser
 from pathlib import Path
 from typing import Any, Literal
 
 import httpx2
 
-from gateway.access.repository import PolicyRepository
-from gateway.access.versions import Author, NewVersion, StaleVersion, StoredVersion
-from gateway.cli.policy_files import load_policy, run_file, syntax_of
+from gateway.cli.policy_files import syntax_of
 from gateway.errors import ConfigError
-from gateway.flow.values import ModelCard
-from gateway.storage.postgres import make_engine
 
 TIMEOUT_S = 60.0
 CONTENT_TYPES = {"yaml": "application/yaml", "json": "application/json"}
@@ -100,43 +94,3 @@ class AdminClient:
             raise Refused(
                 answer.status_code, "unexpected_answer", f"status {answer.status_code} without an error body", None
             ) from None
-
-
-async def apply_to_database(
-    path: Path, database_url: str, *, catalog: Sequence[ModelCard], reason: str, if_match: str | None
-) -> StoredVersion:
-    """Write a version without a gateway: for installation and for repair after a lock-out.
-
-    The document must compile and pass its tests; the rights of the author are not checked, because whoever holds the
-    database holds everything. The version names the operating-system user. Raises `ConfigError`, `Unavailable`.
-    """
-    loaded = load_policy(path, catalog)
-    failed = [result.name for result in run_file(path, catalog) if not result.passed]
-    if failed:
-        raise ConfigError(f"test `{failed[0]}` fails", file=str(path), hint="run `esclusa policy test`")
-    engine = make_engine(database_url, pool_size=1)
-    try:
-        repository = PolicyRepository(engine)
-        current = await repository.current()
-        if if_match is not None and (current is None or current.etag != if_match):
-            raise ConfigError(
-                f"the policy in force is {current.etag if current else 'none'}, not {if_match}",
-                hint="look at it again before you overwrite it",
-            )
-        content = NewVersion(
-            source=loaded.source.text,
-            syntax=syntax_of(path),
-            sha256=loaded.snapshot.sha256,
-            known_models=tuple(sorted(card.id for card in catalog)),
-            author=Author("-", "esclusa-cli", getuser()),
-            reason=reason or "applied from the command line",
-            origin="change" if current else "seed",
-        )
-        if current is None:
-            return await repository.seed(content)
-        try:
-            return await repository.append(content, expected=current.version)
-        except StaleVersion:
-            raise ConfigError("somebody else changed the policy meanwhile", hint="look at it and try again") from None
-    finally:
-        await engine.dispose()

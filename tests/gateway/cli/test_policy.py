@@ -6,10 +6,12 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from getpass import getuser
 from pathlib import Path
 
 import pytest
 import uvicorn
+from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
 from gateway.access.repository import PolicyRepository
@@ -192,9 +194,10 @@ async def test_a_gateway_that_does_not_answer_ends_with_exit_1(file: Path) -> No
 
 
 async def test_a_policy_is_applied_straight_to_the_database(
-    database_url: str, file: Path, monkeypatch: pytest.MonkeyPatch
+    database_url: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("ESCLUSA_AUDIT__SPOOL_DIR", str(tmp_path / "spool"))
     for expected in (1, 2):
         result = await asyncio.to_thread(policy, "apply", str(file), "--database", "--json")
         assert json.loads(result.stdout)["version"]["version"] == expected
@@ -203,6 +206,38 @@ async def test_a_policy_is_applied_straight_to_the_database(
     await engine.dispose()
     assert stored is not None
     assert (stored.content.source, stored.content.author.issuer) == (SMALLER, "esclusa-cli")
+
+
+async def test_a_change_straight_in_the_database_is_an_audit_event_too(
+    database_url: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("ESCLUSA_AUDIT__SPOOL_DIR", str(tmp_path / "spool"))
+    await asyncio.to_thread(policy, "apply", str(SEED), "--database", "--reason", "installation")
+    await asyncio.to_thread(policy, "apply", str(file), "--database", "--reason", "shorter answers")
+    engine = make_engine(database_url)
+    async with engine.connect() as connection:
+        rows = (await connection.execute(text("SELECT * FROM audit_event ORDER BY ts"))).mappings().all()
+    await engine.dispose()
+    first, second = (json.loads(row["rec"]) for row in rows)
+    assert (first["admin"]["reason"], first["who"]["issuer"]) == ("installation", "esclusa-cli")
+    assert second["admin"]["before_etag"] == first["admin"]["after_etag"]
+    assert second["admin"]["diff"]["changes"][0]["path"] == "rules.employee-small"
+    assert rows[1]["subject"] == getuser()
+
+
+async def test_a_change_whose_audit_event_cannot_be_kept_is_not_made(
+    database_url: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    (tmp_path / "a-file").write_text("in the way")
+    monkeypatch.setenv("ESCLUSA_AUDIT__SPOOL_DIR", str(tmp_path / "a-file" / "spool"))
+    result = await asyncio.to_thread(policy, "apply", str(file), "--database")
+    assert isinstance(result.exception, ConfigError)
+    assert "nothing was changed" in str(result.exception)
+    engine = make_engine(database_url)
+    assert await PolicyRepository(engine).current() is None
+    await engine.dispose()
 
 
 async def test_a_policy_whose_tests_fail_is_not_written_to_the_database(

@@ -1,0 +1,135 @@
+"""`esclusa policy apply --database`: a version written without a gateway, for installation and repair. Prints nothing.
+
+The rights of the author are not checked, because whoever holds the database holds everything; but nothing happens
+without its audit event, which goes through this machine's spool like those of a gateway.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from getpass import getuser
+from importlib.metadata import version as installed_version
+from pathlib import Path
+
+from sqlalchemy.ext.asyncio import AsyncEngine
+
+from gateway.access.diff import differences, summary
+from gateway.access.parsing import parse_policy
+from gateway.access.repository import PolicyRepository
+from gateway.access.versions import Author, NewVersion, StaleVersion, StoredVersion
+from gateway.audit.service import AuditService
+from gateway.cli.policy_files import load_policy, run_file, syntax_of
+from gateway.errors import ConfigError
+from gateway.flow.context import RequestContext, SystemClock, SystemIds
+from gateway.flow.values import AdminEvent, ModelCard, Principal
+from gateway.places import spool_dir
+from gateway.settings import Settings
+from gateway.storage.postgres import make_engine
+
+ISSUER = "esclusa-cli"
+DEFAULT_REASON = "applied from the command line"
+
+
+async def apply_to_database(
+    path: Path,
+    database_url: str,
+    settings: Settings,
+    *,
+    catalog: Sequence[ModelCard],
+    reason: str,
+    if_match: str | None,
+) -> StoredVersion:
+    """The document must compile and pass its tests. The version and its audit event name the operating-system user.
+
+    Raises `ConfigError` (also when the audit event could not be kept; nothing is written then) and `Unavailable`.
+    """
+    loaded = load_policy(path, catalog)
+    failed = [result.name for result in run_file(path, catalog) if not result.passed]
+    if failed:
+        raise ConfigError(f"test `{failed[0]}` fails", file=str(path), hint="run `esclusa policy test`")
+    async with AsyncExitStack() as stack:
+        engine = make_engine(database_url, pool_size=2)
+        stack.push_async_callback(engine.dispose)
+        repository = PolicyRepository(engine)
+        current = await repository.current()
+        if if_match is not None and (current is None or current.etag != if_match):
+            raise ConfigError(
+                f"the policy in force is {current.etag if current else 'none'}, not {if_match}",
+                hint="look at it again before you overwrite it",
+            )
+        audit = await _open_audit(engine, settings, stack)
+        content = NewVersion(
+            source=loaded.source.text,
+            syntax=syntax_of(path),
+            sha256=loaded.snapshot.sha256,
+            known_models=tuple(sorted(card.id for card in catalog)),
+            author=Author("-", ISSUER, getuser()),
+            reason=reason or DEFAULT_REASON,
+            origin="change" if current else "seed",
+        )
+        try:
+            stored = await (
+                repository.append(content, expected=current.version) if current else repository.seed(content)
+            )
+        except StaleVersion:
+            raise ConfigError("somebody else changed the policy meanwhile", hint="look at it and try again") from None
+        await audit.admin(event_of(current, stored))
+        return stored
+
+
+async def _open_audit(engine: AsyncEngine, settings: Settings, stack: AsyncExitStack) -> AuditService:
+    folder = spool_dir(settings)
+    audit = AuditService(
+        engine,
+        settings=settings.audit,
+        spool_dir=folder,
+        clock=SystemClock(),
+        ids=SystemIds(),
+        node_id=socket.gethostname(),
+        gateway_version=installed_version("esclusa"),
+    )
+    try:
+        await audit.start()
+    except OSError as error:
+        raise ConfigError(
+            f"the audit spool {folder} cannot be written ({error.strerror}), so nothing was changed",
+            hint="run this as the user of the gateway, or set ESCLUSA_AUDIT__SPOOL_DIR",
+        ) from None
+    stack.push_async_callback(audit.close)
+    return audit
+
+
+def event_of(before: StoredVersion | None, stored: StoredVersion) -> AdminEvent:
+    """What the trail keeps of such a change: who at the keyboard, why, and what changed."""
+    clock, author, after = SystemClock(), stored.content.author, stored.content
+    changes = None
+    if before is not None:
+        old = before.content
+        changes = summary(
+            differences(
+                parse_policy(old.source, name="policy", syntax=old.syntax),
+                parse_policy(after.source, name="policy", syntax=after.syntax),
+            )
+        )
+    return AdminEvent(
+        context=RequestContext(
+            request_id=SystemIds().uuid7(),
+            received_at=clock.now(),
+            started_s=clock.monotonic_s(),
+            route="esclusa policy apply --database",
+            method="CLI",
+        ),
+        principal=Principal(author.tenant, author.issuer, author.subject),
+        kind="admin",
+        action="policy.write",
+        target="policies/current",
+        allowed=True,
+        status=200,
+        reason=after.reason,
+        before_etag=before.etag if before is not None else None,
+        after_etag=stored.etag,
+        diff=changes,
+        policy_version=stored.version,
+    )
