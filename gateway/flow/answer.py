@@ -146,7 +146,16 @@ class Answer:
         count = len(chunk.token_ids)
         if not count and chunk.text:
             count, self._counted = 1, False
-        emitted = self._emitted[chunk.index] = self._emitted.get(chunk.index, 0) + count
+        emitted = self._emitted.get(chunk.index, 0)
+        spent = chunk.index in self._open and count > 0 and emitted >= self._authority.granted_tokens
+        if spent and chunk.finish_reason is None:
+            # A backend that does not keep its limit: nothing past the last granted token leaves or is billed.
+            return self._stop(
+                replace(chunk, text="", token_ids=(), logprobs=()),
+                "budget" if self._authority.clamped else None,
+                everything=False,
+            )
+        self._emitted[chunk.index] = emitted + count
         if chunk.text:
             self._digest.update(chunk.text.encode())
             if self._keep_text:
@@ -165,8 +174,6 @@ class Answer:
         deadline_s = self._authority.deadline_s
         if self._open and deadline_s is not None and self._clock.monotonic_s() > deadline_s:
             return self._stop(chunk, "deadline", everything=True)
-        if emitted > self._authority.granted_tokens and chunk.index in self._open:
-            return self._stop(chunk, "budget" if self._authority.clamped else None, everything=False)
         return (chunk,)
 
     def _stop(self, chunk: Chunk, cause: str | None, *, everything: bool) -> tuple[Chunk, ...]:

@@ -42,8 +42,9 @@ async def test_a_backend_that_ignores_its_limit_is_stopped_by_count() -> None:
         *args, **{**named, "max_output_tokens": 100}
     )
     chunks = await collect(bench)
-    assert "".join(chunk.text for chunk in chunks) == "abcd"
-    assert chunks[-1].stop_cause == "budget"
+    assert "".join(chunk.text for chunk in chunks) == "abc"
+    assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == ("length", "budget")
+    assert bench.completion.usage.completion_tokens == 3
 
 
 async def test_a_backend_that_never_ends_is_stopped_at_the_deadline() -> None:
@@ -67,6 +68,7 @@ async def test_more_than_was_asked_for_is_cut_without_blaming_a_budget() -> None
         *args, **{**named, "max_output_tokens": 100}
     )
     chunks = await collect(bench, params=GenerationParams(max_tokens=2))
+    assert "".join(chunk.text for chunk in chunks) == "ab"
     assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == ("length", None)
 
 
