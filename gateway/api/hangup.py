@@ -9,7 +9,7 @@ import asyncio
 
 from starlette.types import Receive
 
-WATCH_AFTER_S = 0.02
+WATCH_AFTER_S = 0.1
 
 
 class Hangup:

@@ -21,6 +21,7 @@ from gateway.api.render import Parts, Shape, envelope, extension, usage_object, 
 from gateway.api.sse import EventStream, frame
 from gateway.errors import GatewayError
 from gateway.flow.answer import Answer
+from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
 from gateway.flow.pipeline import Arrival, Pipeline, known
 from gateway.flow.values import ChatRequest, Chunk
@@ -47,11 +48,12 @@ class Inference:
             gone=hangup.gone,
         )
         try:
-            async with await self._pipeline.answer(arrival) as answer:
-                if known(answer.exchange.request).stream:
-                    await self._stream(answer, send, hangup)
-                else:
-                    await self._whole(answer, send)
+            with BOUNDARY:
+                async with await self._pipeline.answer(arrival) as answer:
+                    if known(answer.exchange.request).stream:
+                        await self._stream(answer, send, hangup)
+                    else:
+                        await self._whole(answer, send)
         except GatewayError as error:
             # Rendered here: the front door calls this endpoint without the framework's layers in between.
             await refuse(send, error, str(context.request_id))
@@ -89,9 +91,10 @@ class Inference:
         opened: dict[int, int] = {}
         async with EventStream(send, answer_headers(answer.exchange, final=False), hangup.leave) as events:
             try:
-                async for chunk in answer:
-                    if data := self._frames(answer, head, opened, chunk):
-                        await events.write(data)
+                with BOUNDARY:
+                    async for chunk in answer:
+                        if data := self._frames(answer, head, opened, chunk):
+                            await events.write(data)
             except GatewayError as error:
                 await events.fail(error_object(error, str(answer.exchange.request_id)))
                 return
