@@ -34,6 +34,8 @@ class Upstream:
     connections: int = 0
     aborted: int = 0
     on_event: Callable[[int], None] | None = None
+    keeps_limits: bool = False
+    """Stop at `max_tokens`, as real servers do; a word is a token."""
     _server: asyncio.Server | None = None
 
     @property
@@ -93,7 +95,8 @@ class Upstream:
     async def _stream(self, writer: asyncio.StreamWriter, body: dict[str, Any]) -> None:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         chat = "messages" in body
-        for number, word in enumerate(self.words):
+        words, reason = self._answer_to(body)
+        for number, word in enumerate(words):
             if self.on_event is not None:
                 self.on_event(number)
             if self.mode == "slow":
@@ -103,8 +106,8 @@ class Upstream:
             if self.mode == "die" and number == 1:
                 return
         choice = {"delta": {}} if chat else {"text": ""}
-        await self._event(writer, {"choices": [{"index": 0, **choice, "finish_reason": "stop"}]})
-        await self._event(writer, {"choices": [], "usage": self._usage()})
+        await self._event(writer, {"choices": [{"index": 0, **choice, "finish_reason": reason}]})
+        await self._event(writer, {"choices": [], "usage": self._usage(len(words))})
         await self._raw(writer, b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
         await writer.drain()
@@ -117,15 +120,28 @@ class Upstream:
         await writer.drain()
 
     def _completion(self, body: dict[str, Any]) -> dict[str, Any]:
-        text = "".join(self.words)
+        words, reason = self._answer_to(body)
+        text = "".join(words)
         choices = []
         for index in range(body.get("n", 1)):
             content = {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
-            choices.append({"index": index, "finish_reason": "stop", **content})
-        return {"id": "up-1", "object": "chat.completion", "model": "up", "choices": choices, "usage": self._usage()}
+            choices.append({"index": index, "finish_reason": reason, **content})
+        return {
+            "id": "up-1",
+            "object": "chat.completion",
+            "model": "up",
+            "choices": choices,
+            "usage": self._usage(len(words)),
+        }
 
-    def _usage(self) -> dict[str, int]:
-        return {"prompt_tokens": 11, "completion_tokens": len(self.words), "total_tokens": 11 + len(self.words)}
+    def _answer_to(self, body: dict[str, Any]) -> tuple[tuple[str, ...], str]:
+        limit = body.get("max_tokens") or body.get("max_completion_tokens")
+        if self.keeps_limits and limit is not None and limit < len(self.words):
+            return self.words[:limit], "length"
+        return self.words, "stop"
+
+    def _usage(self, words: int) -> dict[str, int]:
+        return {"prompt_tokens": 11, "completion_tokens": words, "total_tokens": 11 + words}
 
     def _vectors(self, body: dict[str, Any]) -> dict[str, Any]:
         rows = [{"index": index, "embedding": [0.5, -0.25, float(index)]} for index in range(len(body["input"]))]
