@@ -1,7 +1,7 @@
 """A running answer: governed chunks out, and one finaliser that always runs.
 
-Between two chunks the gateway asks whether the caller still may go on: a revoked principal or a spent grant stops the
-sequence at that token. Settlement and the completion record are shielded: a disconnect, a cancellation or a crash of
+Between two chunks the gateway asks whether the caller still may go on: a revoked principal, a policy that no longer
+allows it or a spent grant stops the sequence at that token. Settlement and the completion record are shielded: a disconnect, a cancellation or a crash of
 the backend cannot skip them.
 """
 
@@ -50,6 +50,8 @@ class Authority:
     revoked: Callable[[], bool]
     gone: Callable[[], bool]
     """True once the client has hung up."""
+    permitted: Callable[[], bool]
+    """False once a newer policy no longer allows this request on this model."""
     granted_tokens: int
     """Per choice."""
     clamped: bool
@@ -171,6 +173,8 @@ class Answer:
             return (chunk,)
         if self._open and self._authority.revoked():
             return self._stop(chunk, "revoked", everything=True)
+        if self._open and not self._authority.permitted():
+            return self._stop(chunk, "policy", everything=True)
         deadline_s = self._authority.deadline_s
         if self._open and deadline_s is not None and self._clock.monotonic_s() > deadline_s:
             return self._stop(chunk, "deadline", everything=True)

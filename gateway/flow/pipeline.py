@@ -241,11 +241,31 @@ class Pipeline:
         authority = Authority(
             revoked=lambda: self._authenticator.is_revoked(principal),
             gone=arrival.gone,
+            permitted=self._permission(exchange),
             granted_tokens=granted,
             clamped=granted < bound.max_output_tokens,
             deadline_s=exchange.context.deadline_s,
         )
         return Answer(exchange, stream, first, authority, self._conclude, self.finalisers, self._clock)
+
+    def _permission(self, exchange: Exchange) -> Callable[[], bool]:
+        """Asked between chunks: decides again only when the policy has changed. Without a policy that may still be
+        served nothing goes on."""
+        action, card, authorizer = known(exchange.request).action, known(exchange.served), self._authorizer
+        seen = known(exchange.decision).policy_version
+
+        def permitted() -> bool:
+            nonlocal seen
+            try:
+                if authorizer.version == seen:
+                    return True
+                decision = authorizer.decide(exchange.principal, action, card, exchange.context)
+            except Unavailable:
+                return False
+            seen = decision.policy_version
+            return decision.allowed
+
+        return permitted
 
     # -------------------------------------------------------------------------------- stages 11 and 12, refusals
 

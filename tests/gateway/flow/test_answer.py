@@ -33,6 +33,36 @@ async def test_a_revoked_caller_is_stopped_at_that_token() -> None:
     assert bench.completion.usage.completion_tokens == 4
 
 
+async def test_a_policy_that_takes_the_model_away_stops_what_runs() -> None:
+    bench = Bench()
+    bench.backend.words = tuple("abcdefgh")
+
+    def change(number: int) -> None:
+        if number == 3:
+            bench.access.version, bench.access.allowed = 4, {"maxi"}
+
+    bench.backend.between = change
+    chunks = await collect(bench)
+    assert "".join(chunk.text for chunk in chunks) == "abcd"
+    assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == ("length", "policy")
+    assert bench.backend.closed == 1
+    assert bench.completion.stop_cause == "policy"
+
+
+async def test_a_new_policy_that_still_allows_it_is_asked_once() -> None:
+    bench = Bench()
+    bench.backend.words = tuple("abcdefgh")
+
+    def change(number: int) -> None:
+        if number == 3:
+            bench.access.version = 4
+
+    bench.backend.between = change
+    asked = bench.access.asked
+    assert "".join(chunk.text for chunk in await collect(bench)) == "abcdefgh"
+    assert asked == ["mini", "mini"]
+
+
 async def test_a_backend_that_ignores_its_limit_is_stopped_by_count() -> None:
     bench = Bench()
     bench.backend.words = tuple("abcdefgh")
