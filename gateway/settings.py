@@ -108,7 +108,8 @@ class IdentitySettings(Section):
     """PEM roots instead of the usual ones, for providers behind a private CA."""
     api_key_pepper: SecretStr | None = None
     """Keyed hashing of API keys; at least 32 characters. Unset: API keys are off."""
-    api_key_cache_ttl_s: float = Field(5.0, ge=0, le=60)
+    api_key_cache_ttl_s: float = Field(4.0, ge=0, le=4.5)
+    """A notification drops what is remembered at once; should it be lost, a change still holds within 5 s."""
     revocation_poll_s: float = Field(4.0, gt=0, le=5.0)
     revocation_max_stale_s: float = 86_400.0
     """How long the last list of revocations may serve while the database is away; then 503."""

@@ -123,6 +123,7 @@ class RevocationList:
         self._listen_url = listen_url
         self._index = RevocationIndex()
         self._loaded_at: float | None = None
+        self._changes = 0
         self._wake = asyncio.Event()
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -144,6 +145,7 @@ class RevocationList:
     async def notified(self, channel: str, payload: str | None) -> None:
         """A `NotificationHandler`: something changed, or may have while the connection was away."""
         del channel, payload
+        self._changes += 1
         self._wake.set()
 
     async def refresh(self) -> bool:
@@ -190,6 +192,10 @@ class RevocationList:
     def listening(self) -> bool:
         """False without a listener, and while its connection is away."""
         return self._listener is not None and self._listener.connected
+
+    def changes(self) -> int:
+        """Grows with every notification: what was read of keys and accounts before may be out of date."""
+        return self._changes
 
     def __len__(self) -> int:
         return self._index.size

@@ -155,14 +155,16 @@ class IdentityService:
         if looks_like_api_key(value):
             if self._api_keys is None:
                 raise Unauthenticated("API keys are not in use here.", hint="send a token of your identity provider")
+            changes = _never_changes if self._revocations is None else self._revocations.changes
+            generation = changes()  # before the database is read: a change meanwhile must not be outlived
             principal = await self._api_keys.verify(value)
             expires = principal.expires_at
             self._cache.put(
                 digest,
                 principal,
                 expires_s=0.0 if expires is None else expires.timestamp(),
-                generation=0,
-                current=_never_changes,
+                generation=generation,
+                current=changes,
                 ttl_s=self._settings.api_key_cache_ttl_s,
             )
             return principal
