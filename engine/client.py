@@ -12,20 +12,21 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
 from weakref import WeakValueDictionary
 
+from engine.compiling import CompilingRequests
 from engine.config import EngineConfig
 from engine.core import Delivery, Submission
-from engine.errors import DuplicateRequest, EngineError, EngineFault, EngineUnavailable, InvalidGrammar, InvalidInput
+from engine.errors import DuplicateRequest, EngineError, EngineFault, EngineUnavailable, InvalidInput
 from engine.grammar import GrammarCompiler
 from engine.loop import EngineState, EngineThread
 from engine.ports import Embedder, LoadedModel, Loader, Progress, TokenizerPort
-from engine.requests import FinishReason, GenerationRequest, Grammar, PromptScore, SamplingParams
+from engine.requests import FinishReason, GenerationRequest, PromptScore, SamplingParams
 from engine.sampling import RequestLimits, check_prompt, request_limits, validate
 from engine.sequence import Kind
 from engine.stats import EngineStats
@@ -66,15 +67,13 @@ class AsyncEngine:
         self.config = config
         self._loader = loader or default_loader
         self._clock, self._draw_seed = clock, draw_seed
-        self._grammar_timeout_s = grammar_timeout_s
         self._streams: WeakValueDictionary[str, GenerationStream] = WeakValueDictionary()
         self._by_ticket: WeakValueDictionary[int, GenerationStream] = WeakValueDictionary()
         self._tickets = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: EngineThread | None = None
         self._compiler: GrammarCompiler | None = None
-        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="esclusa-grammar")
-        self._compiling: set[asyncio.Task[None]] = set()
+        self._compiling = CompilingRequests(grammar_timeout_s, self._submit_compiled, self._dispatch)
         self._watchdog = Watchdog(watchdog_s, clock, self._tell_stalled)
 
     # -- life --------------------------------------------------------------------------------------------------------
@@ -99,13 +98,11 @@ class AsyncEngine:
     async def close(self) -> None:
         """End everything with `EngineUnavailable` and stop the thread. Idempotent."""
         self._watchdog.stop()
-        for task in self._compiling:
-            task.cancel()
+        self._compiling.close()
         if self._thread is not None:
             with suppress(EngineUnavailable):
                 await self._act(self._thread.close())
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 30.0)
-        self._executor.shutdown(wait=False, cancel_futures=True)
 
     async def drain(self) -> None:
         """Refuse new requests and return when the last one has ended."""
@@ -145,7 +142,7 @@ class AsyncEngine:
         """Prefill once and leave the KV cached for a following `generate` of the same prompt and salt.
 
         With `likelihood` every prompt position is computed and `prompt_mean_logprob` given; without it cached blocks
-        are used and it is None. Sampling parameters but the grammar's are ignored. Raises as `generate`.
+        are used and it is None. The sampling parameters are ignored. Raises as `generate`.
         """
         sampling = SamplingParams(max_tokens=1, temperature=0.0)
         request = replace(request, sampling=sampling)
@@ -198,13 +195,24 @@ class AsyncEngine:
 
     def abort(self, request_id: str, reason: str = "abort") -> None:
         """End a request in any state with finish_reason `abort`. Idempotent; unknown ids are fine. Thread-safe."""
-        if self._thread is not None:
-            self._thread.end(request_id, FinishReason.ABORT, reason)
+        self._end(request_id, FinishReason.ABORT, reason)
 
     def stop(self, request_id: str, reason: str, *, finish_reason: FinishReason = FinishReason.STOP) -> None:
         """End a running request in good order with `reason` as its stop reason. Idempotent. Thread-safe."""
-        if self._thread is not None:
-            self._thread.end(request_id, finish_reason, reason)
+        self._end(request_id, finish_reason, reason)
+
+    def _end(self, request_id: str, finish: FinishReason, reason: str) -> None:
+        """A request whose grammar compiles is not in the engine thread yet; only the event loop may touch it."""
+        if self._thread is None:
+            return
+        if self._loop is not None and self._compiling.holds(request_id):
+            _call_soon(self._loop, self._end_compiling, request_id, finish, reason)
+        else:
+            self._thread.end(request_id, finish, reason)
+
+    def _end_compiling(self, request_id: str, finish: FinishReason, reason: str) -> None:
+        if not self._compiling.end(request_id, finish, reason):
+            self._running_thread.end(request_id, finish, reason)
 
     # -- looking in --------------------------------------------------------------------------------------------------
 
@@ -257,36 +265,23 @@ class AsyncEngine:
         if self._model.embedder is not None:
             name = self.config.served_model_name or "this model"
             raise InvalidInput("model", name, "encodes sentences and generates no text", hint="ask for embeddings")
+        grammar = submission.request.sampling.grammar if submission.kind is Kind.GENERATE else None
+        if grammar is not None and self._compiler is None:
+            raise EngineUnavailable("the engine is not loaded")
         submission = replace(submission, ticket=next(self._tickets))
         stream = GenerationStream(request_id, self._closed)
         self._streams[request_id] = stream
         self._by_ticket[submission.ticket] = stream
-        grammar = submission.request.sampling.grammar
-        if grammar is None or submission.kind is not Kind.GENERATE:
+        if grammar is None or self._compiler is None:
             thread.submit(submission)
         else:
-            task = asyncio.get_running_loop().create_task(self._compile_and_submit(submission, grammar))
-            self._compiling.add(task)
-            task.add_done_callback(self._compiling.discard)
+            self._compiling.add(submission, grammar, self._compiler)
         return stream
 
-    async def _compile_and_submit(self, submission: Submission, grammar: Grammar) -> None:
-        """Outside the step loop: the request joins the queue when its grammar is ready, or gets its error."""
-        compiler, loop = self._compiler, asyncio.get_running_loop()
-        if compiler is None:
-            raise EngineUnavailable("the engine is not loaded")
-        try:
-            compiling = loop.run_in_executor(self._executor, compiler.compile, grammar)
-            matcher = await asyncio.wait_for(compiling, self._grammar_timeout_s)
-        except TimeoutError:
-            limit = f"did not compile within {self._grammar_timeout_s:g} s"
-            self._dispatch([_refused(submission, InvalidGrammar(f"grammar.{grammar.type}", "grammar", limit))])
-        except EngineError as error:
-            self._dispatch([_refused(submission, error)])
-        else:
-            stream = self._by_ticket.get(submission.ticket)
-            if stream is not None and not stream.finished:
-                self._running_thread.submit(replace(submission, grammar=matcher))
+    def _submit_compiled(self, submission: Submission) -> None:
+        stream = self._by_ticket.get(submission.ticket)
+        if stream is not None and not stream.finished:
+            self._running_thread.submit(submission)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Called by the engine thread, once per step."""

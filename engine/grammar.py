@@ -162,8 +162,7 @@ def _load_schema(value: Any) -> dict[str, Any]:
             raise InvalidGrammar(field, type(value).__name__, "is not valid JSON") from None
     if not isinstance(value, dict):
         raise InvalidGrammar(field, type(value).__name__, "must be a JSON object")
-    if _depth(value) > MAX_SCHEMA_DEPTH:
-        raise InvalidGrammar(field, f"over {MAX_SCHEMA_DEPTH} levels", f"may nest at most {MAX_SCHEMA_DEPTH} levels")
+    check_depth(field, value)
     try:
         size = len(json.dumps(value))
     except (TypeError, ValueError, RecursionError):
@@ -173,18 +172,28 @@ def _load_schema(value: Any) -> dict[str, Any]:
     return value
 
 
-def _depth(value: Any) -> int:
-    """Levels of nesting, cut off one above the limit, so that a cycle ends too."""
+def check_depth(field: str, value: Any) -> None:
+    """Raises `InvalidGrammar` for what nests deeper than `MAX_SCHEMA_DEPTH`, without recursion; a cycle does too."""
     level, depth = [value], 0
-    while level and depth <= MAX_SCHEMA_DEPTH:
+    while level:
+        if depth > MAX_SCHEMA_DEPTH:
+            limit = f"may nest at most {MAX_SCHEMA_DEPTH} levels"
+            raise InvalidGrammar(field, f"over {MAX_SCHEMA_DEPTH} levels", limit)
         children: list[Any] = []
         for item in level:
-            if isinstance(item, dict):
-                children.extend(v for v in item.values() if isinstance(v, dict | list))
-            elif isinstance(item, list):
-                children.extend(v for v in item if isinstance(v, dict | list))
+            if isinstance(item, dict | list | tuple):
+                inside = item.values() if isinstance(item, dict) else item
+                children.extend(v for v in inside if isinstance(v, dict | list | tuple))
         level, depth = children[: MAX_GRAMMAR_CHARS + 1], depth + 1
-    return depth
+
+
+def is_unicode(text: str) -> bool:
+    """False for half of a surrogate pair, which is no character: neither tokenizers nor grammars can read it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _choice_lark(value: Any) -> str:
@@ -196,6 +205,8 @@ def _choice_lark(value: Any) -> str:
     total = sum(len(choice) for choice in value)
     if total > MAX_GRAMMAR_CHARS:
         raise InvalidGrammar(field, total, f"may have at most {MAX_GRAMMAR_CHARS} characters in all")
+    if not all(map(is_unicode, value)):
+        raise InvalidGrammar(field, len(value), "holds half of a surrogate pair")
     return "start: " + " | ".join(json.dumps(choice) for choice in value)
 
 
@@ -216,6 +227,8 @@ def _text(kind: str, value: Any, most: int) -> str:
         raise InvalidGrammar(f"grammar.{kind}", type(value).__name__, "must be a non-empty string")
     if len(value) > most:
         raise InvalidGrammar(f"grammar.{kind}", len(value), f"may have at most {most} characters")
+    if not is_unicode(value):
+        raise InvalidGrammar(f"grammar.{kind}", len(value), "holds half of a surrogate pair")
     return value
 
 

@@ -6,11 +6,12 @@ Every refusal is an `InvalidInput` naming field, value and limit; values are num
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from engine.config import EngineConfig
 from engine.errors import InvalidInput, PromptTooLong
+from engine.grammar import check_depth, is_unicode
 from engine.requests import GenerationRequest, Grammar, SamplingParams
 from engine.step import Runner
 
@@ -23,6 +24,8 @@ MAX_BAD_WORDS = 128
 MAX_BAD_WORD_CHARS = 256
 MAX_REQUEST_ID = 256
 MAX_CHOICES = 128
+MIN_SHARE_WEIGHT, MAX_SHARE_WEIGHT = 1e-6, 1e6
+"""Beyond these, virtual token counters lose single tokens or overflow, for every share."""
 MIN_TEMPERATURE = 0.01
 """Temperatures above 0 and below this are raised to it: smaller ones overflow the softmax in half precision."""
 
@@ -74,12 +77,15 @@ def check_prompt(token_ids: tuple[int, ...], limits: RequestLimits) -> None:
 
 
 def _check_identity(request: GenerationRequest, limits: RequestLimits) -> None:
-    if not 0 < len(request.request_id) <= MAX_REQUEST_ID:
-        raise InvalidInput("request_id", len(request.request_id), f"must have 1 to {MAX_REQUEST_ID} characters")
+    _check_strings("request_id", (request.request_id,), 1, MAX_REQUEST_ID)
+    if not isinstance(request.share_key, str):
+        raise InvalidInput("share_key", _shown(request.share_key), "must be text")
     if request.cache_salt is None and limits.cache_salt_required:
         raise InvalidInput("cache_salt", None, "must be given: this engine isolates the prefix cache by salt")
-    if not (_is_real(request.share_weight) and request.share_weight > 0):
-        raise InvalidInput("share_weight", request.share_weight, "must be a finite number above 0")
+    if not isinstance(request.cache_salt, bytes | None):
+        raise InvalidInput("cache_salt", _shown(request.cache_salt), "must be bytes")
+    _check_real("share_weight", request.share_weight, MIN_SHARE_WEIGHT, MAX_SHARE_WEIGHT)
+    _check_int("priority", request.priority, -(2**31), 2**31 - 1)
     if request.deadline_s is not None and not _is_real(request.deadline_s):
         raise InvalidInput("deadline_s", request.deadline_s, "must be a finite number")
     if request.adapter is not None:
@@ -107,6 +113,8 @@ def _check_numbers(sampling: SamplingParams, limits: RequestLimits) -> None:
 def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
     _check_count("stop_token_ids", len(sampling.stop_token_ids), MAX_STOP_IDS)
     _check_ids("stop_token_ids", sampling.stop_token_ids, vocab_size)
+    if not isinstance(sampling.logit_bias, Mapping):
+        raise InvalidInput("logit_bias", _shown(sampling.logit_bias), "must map token ids to numbers")
     _check_count("logit_bias", len(sampling.logit_bias), MAX_BIASED_TOKENS)
     _check_ids("logit_bias", sampling.logit_bias, vocab_size)
     for bias in sampling.logit_bias.values():
@@ -129,6 +137,7 @@ def _check_texts(sampling: SamplingParams) -> None:
 def _check_grammar(grammar: Grammar) -> None:
     if grammar.type not in _GRAMMARS:
         raise InvalidInput("grammar.type", grammar.type, f"must be one of {', '.join(_GRAMMARS)}")
+    check_depth(f"grammar.{grammar.type}", grammar.value)
 
 
 def _resolve_max_tokens(prompt_tokens: int, sampling: SamplingParams, window: int) -> int:
@@ -178,11 +187,15 @@ def _check_ids(field: str, ids: Collection[int], vocab_size: int) -> None:
 
 
 def _check_strings(field: str, values: tuple[str, ...], most: int, most_chars: int) -> None:
+    if not isinstance(values, tuple | list):
+        raise InvalidInput(field, _shown(values), "must be a list of strings")
     _check_count(field, len(values), most)
     for value in values:
         if not isinstance(value, str) or not 0 < len(value) <= most_chars:
             length = len(value) if isinstance(value, str) else _shown(value)
             raise InvalidInput(field, length, f"each entry must have 1 to {most_chars} characters")
+        if not is_unicode(value):
+            raise InvalidInput(field, len(value), "holds half of a surrogate pair, which is no character")
 
 
 def _shown(value: object) -> object:

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from engine import AsyncEngine, FinishReason, Grammar, InvalidGrammar
-from engine.errors import EngineFault
+from engine import AsyncEngine, EngineFault, EngineUnavailable, EngineUsage, FinishReason, Grammar, InvalidGrammar
 from engine.grammar import GrammarCompiler, GrammarMatcher
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.engines import collect, config, loader_of, request, text_of, until
@@ -112,6 +114,11 @@ async def test_preemption_keeps_the_grammar_s_state() -> None:
         ("grammar", "start: nowhere"),
         ("grammar", "root ::= ((("),
         ("grammar", "x" * 70_000),
+        ("grammar", 'start: "\ud83d"'),
+        ("grammar", 'root ::= "\ud83d"'),
+        ("regex", "\ud83d"),
+        ("choice", ["\ud83d"]),
+        ("json_schema", {"const": "\ud83d"}),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_quickly(compiler: GrammarCompiler, kind: Any, value: Any) -> None:
@@ -207,4 +214,75 @@ async def test_aborting_while_the_grammar_compiles_leaves_nothing_behind(monkeyp
     await until(lambda: engine.stats().running == 0)
     assert engine.stats().waiting == 0
     assert dict(engine.stats().finished)["abort"] == 0
+    await engine.close()
+
+
+@pytest.fixture
+def slow_compiler(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """Compilations wait until the returned event is set."""
+    original, release = GrammarCompiler.compile, threading.Event()
+
+    def slowly(self: GrammarCompiler, grammar: Grammar) -> GrammarMatcher:
+        release.wait(5)
+        return original(self, grammar)
+
+    monkeypatch.setattr(GrammarCompiler, "compile", slowly)
+    yield release
+    release.set()
+
+
+@pytest.mark.parametrize("from_another_thread", [False, True], ids=["event loop", "another thread"])
+async def test_an_abort_while_the_grammar_compiles_ends_all_choices_at_once(
+    slow_compiler: threading.Event, from_another_thread: bool
+) -> None:
+    engine = AsyncEngine(config(), loader=loader_of(FakeRunner()))
+    await engine.start()
+    stream = engine.generate(request("a", grammar=Grammar("regex", "[a-z]{9}"), n=2, seed=7))
+    await asyncio.sleep(0)
+    if from_another_thread:
+        await asyncio.to_thread(engine.abort, "a", "administrator")
+    else:
+        engine.abort("a", "administrator")
+    engine.abort("a", "administrator")
+    async with asyncio.timeout(2):
+        events = await collect(stream)
+    assert [(e.index, e.finish_reason, e.stop_reason) for e in events] == [
+        (0, FinishReason.ABORT, "administrator"),
+        (1, FinishReason.ABORT, "administrator"),
+    ]
+    assert [e.usage for e in events] == [None, EngineUsage(4, 0)]
+    assert [e.signals.seed for e in events if e.signals is not None] == [7, 8]
+    slow_compiler.set()
+    again = await collect(engine.generate(request("a", grammar=Grammar("regex", "[a-z]{3}"), max_tokens=9)))
+    assert again[-1].finish_reason is FinishReason.STOP
+    assert engine.stats().steps <= 4
+    await engine.close()
+
+
+async def test_closing_the_engine_tells_who_waits_for_a_grammar(slow_compiler: threading.Event) -> None:
+    engine = AsyncEngine(config(), loader=loader_of(FakeRunner()))
+    await engine.start()
+    stream = engine.generate(request("a", grammar=Grammar("regex", "[a-z]{9}")))
+    await asyncio.sleep(0)
+    await engine.close()
+    with pytest.raises(EngineUnavailable):
+        async with asyncio.timeout(2):
+            await collect(stream)
+
+
+async def test_a_compiler_that_breaks_ends_its_request_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def breaks(self: GrammarCompiler, grammar: Grammar) -> GrammarMatcher:
+        raise KeyError("a bug of ours")
+
+    monkeypatch.setattr(GrammarCompiler, "compile", breaks)
+    engine = AsyncEngine(config(), loader=loader_of(FakeRunner()))
+    await engine.start()
+    good = engine.generate(request("good", max_tokens=10))
+    with pytest.raises(EngineFault):
+        async with asyncio.timeout(2):
+            await collect(engine.generate(request("bad", grammar=Grammar("regex", "a"))))
+    assert (await collect(good))[-1].finish_reason is FinishReason.LENGTH
+    assert "compiling a grammar failed" in caplog.text
     await engine.close()

@@ -75,13 +75,17 @@ BAD_SAMPLING: list[tuple[str, Any]] = [
     ("logit_bias", {1: 101.0}),
     ("logit_bias", {1: math.nan}),
     ("logit_bias", dict.fromkeys(range(1025), 1.0)),
+    ("logit_bias", [1, 2]),
     ("stop", ("",)),
+    ("stop", "FIN"),
+    ("stop", ("\ud83d",)),
     ("stop", ("a",) * 65),
     ("stop", ("a" * 4097,)),
     ("stop", ("a" * 4000,) * 2),
     ("stop_token_ids", (100,)),
     ("stop_token_ids", (1,) * 257),
     ("bad_words", ("",)),
+    ("bad_words", ("\ud83d",)),
     ("bad_words", ("a",) * 129),
     ("allowed_token_ids", ()),
     ("allowed_token_ids", (-1,)),
@@ -97,6 +101,13 @@ def test_a_value_out_of_range_is_named(field: str, value: Any) -> None:
     assert len(str(caught.value)) < 200
 
 
+def nested(levels: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(levels):
+        schema = {"items": schema}
+    return schema
+
+
 BAD_REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("prompt", {"prompt_token_ids": ()}),
     ("prompt", {"prompt_token_ids": (1, 100)}),
@@ -107,8 +118,15 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("cache_salt", {"cache_salt": None}),
     ("share_weight", {"share_weight": 0.0}),
     ("share_weight", {"share_weight": math.inf}),
+    ("request_id", {"request_id": 7}),
+    ("cache_salt", {"cache_salt": "tenant"}),
+    ("share_key", {"share_key": ["tenant"]}),
+    ("share_weight", {"share_weight": 5e-324}),
+    ("priority", {"priority": "high"}),
+    ("priority", {"priority": None}),
     ("deadline_s", {"deadline_s": math.nan}),
     ("adapter", {"adapter": "lora"}),
+    ("grammar.json_schema", {"sampling": SamplingParams(grammar=Grammar("json_schema", nested(20_000)))}),
     ("grammar.type", {"sampling": SamplingParams(grammar=Grammar("xml"))}),  # type: ignore[arg-type]
 ]
 
