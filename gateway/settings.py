@@ -110,14 +110,14 @@ class IdentitySettings(Section):
     """Keyed hashing of API keys; at least 32 characters. Unset: API keys are off."""
     api_key_cache_ttl_s: float = Field(4.0, ge=0, le=4.5)
     """A notification drops what is remembered at once; should it be lost, a change still holds within 5 s."""
-    revocation_poll_s: float = Field(4.0, gt=0, le=5.0)
+    revocation_poll_s: float = Field(4.0, gt=0, le=4.5)
     revocation_max_stale_s: float = 86_400.0
     """How long the last list of revocations may serve while the database is away; then 503."""
 
 
 class AccessSettings(Section):
     policy_file: Path | None = Field(None, description="seeds an empty database; default policies/default.yaml")
-    poll_s: float = 5.0
+    poll_s: float = 4.0
     max_stale_s: float = 86_400.0
     snapshot_dir: Path | None = None
     four_eyes: bool = False

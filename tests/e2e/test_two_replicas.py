@@ -1,11 +1,12 @@
 """Two gateways on one Postgres and one Valkey: what an administrator takes away on one is gone on both within 5 s.
 
-The measured times are printed (`pytest -s`).
+`pytest --log-cli-level=INFO` prints the measured times.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -21,6 +22,7 @@ from tests.fakes.running_gateway import RunningGateway
 from tests.fakes.stage import POLICY, UpstreamThread, stage_settings
 
 pytestmark = pytest.mark.timeout(180)
+_log = logging.getLogger("measured")
 LIMIT_S = 5.0
 PATH = "/v1/chat/completions"
 ASK: dict[str, Any] = {"model": "maxi", "messages": [{"role": "user", "content": "Hola"}], "max_tokens": 4}
@@ -126,9 +128,8 @@ def measure(
     running.join(LIMIT_S + 1)
     assert not running.is_alive(), "the answer goes on"
     stopped = running.stopped_at - started
-    with httpx2.Client():
-        refused = replicas.until(credential, status, started)
-    print(f"\n{name}: running answer stopped after {stopped * 1000:.0f} ms, next refused by {refused * 1000:.0f} ms")
+    refused = replicas.until(credential, status, started)
+    _log.info("%s: running answer stopped after %.0f ms, next refused by %.0f ms", name, stopped * 1e3, refused * 1e3)
     assert stopped < LIMIT_S
     return running
 
@@ -186,7 +187,7 @@ def test_a_narrowed_account_loses_the_model_on_the_other_replica(replicas: Repli
     started = time.monotonic()
     replicas.admin("PATCH", f"/service-accounts/{account['id']}", {"models": ["mini"]}, if_match='"v1"')
     seconds = replicas.until(credential, 403, started)
-    print(f"\nnarrowed account: refused by {seconds * 1000:.0f} ms")
+    _log.info("narrowed account: refused by %.0f ms", seconds * 1e3)
     assert seconds < LIMIT_S
 
 
