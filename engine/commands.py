@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 
 from engine.core import Submission
+from engine.errors import EngineError
 from engine.requests import FinishReason
 
 log = logging.getLogger(__name__)
@@ -38,6 +39,8 @@ class Control:
             return
         try:
             self.action()
+        except EngineError as error:
+            self.done.set_exception(error)
         except Exception as error:
             log.exception("an engine command failed")
             self.done.set_exception(error)

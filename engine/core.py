@@ -195,6 +195,12 @@ class EngineCore:
         self.current_step = None
         return self._take_outbox()
 
+    def settle(self) -> list[Delivery]:
+        """What is due without a step: ends by command and by deadline. For an engine that is paused."""
+        self.scheduler.expire(self._clock())
+        self._report_ended()
+        return self._take_outbox()
+
     def _apply(self, advance: Advance, now: float) -> None:
         sequence = advance.sequence
         living = self._living.get(sequence.request_id)

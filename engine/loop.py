@@ -104,12 +104,12 @@ class EngineThread:
         return self._control(lambda: self._switch(EngineState.READY, {EngineState.PAUSED, EngineState.DRAINING}))
 
     def drain(self) -> Future[None]:
-        """Refuse new requests; completes when the last one ended."""
+        """Refuse new requests; completes when the last one ended, or fails when `resume` came first."""
         self._control(self._begin_drain)
-        return self._control(lambda: None, when_idle=True)
+        return self._control(self._check_drained, when_idle=True)
 
     def sleep(self) -> Future[None]:
-        """Drain, then release the weights and forget the cache."""
+        """Drain, then release the weights and forget the cache. `resume` before that calls it off."""
         self._control(self._begin_drain)
         return self._control(self._fall_asleep, when_idle=True)
 
@@ -185,11 +185,11 @@ class EngineThread:
                 self.stepping = False
                 if core.culprits or core.completed:
                     self._judge(core)
-                self._snapshot(core)
-                if deliveries:
-                    self._deliver(deliveries)
             else:
-                self._snapshot(core)
+                deliveries = core.settle()
+            self._snapshot(core)
+            if deliveries:
+                self._deliver(deliveries)
             if self._waiting_for_idle and not core.has_work:
                 controls, self._waiting_for_idle = self._waiting_for_idle, []
                 for control in controls:
@@ -307,7 +307,12 @@ class EngineThread:
             raise EngineUnavailable(f"the engine is {self.state.value}")
         self.state = target
 
+    def _check_drained(self) -> None:
+        if self.state not in (EngineState.DRAINING, EngineState.ASLEEP):
+            raise EngineUnavailable("the engine was resumed before it had drained")
+
     def _fall_asleep(self) -> None:
+        self._check_drained()
         core = self._require_core()
         core.scheduler.kv.evict_cached()
         core.model.runner.release_weights()

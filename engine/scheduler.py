@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from heapq import heappop, heappush
 
 from engine.block_watch import BlockWatch
 from engine.config import EngineConfig
+from engine.deadlines import Deadlines
 from engine.errors import EngineFault
 from engine.kv_manager import KVManager
 from engine.pacing import Pacer
@@ -49,7 +49,7 @@ class Scheduler:
         self._ended: list[Sequence] = []
         self._free_slots = list(range(config.max_num_seqs - 1, -1, -1))
         self._freed_slots: list[int] = []
-        self._deadlines: list[tuple[float, int, Sequence]] = []
+        self._deadlines = Deadlines()
         self._living: dict[str, int] = {}
         self._step_id = 0
         self._pacer = Pacer(config.mixed_step_factor)
@@ -64,8 +64,7 @@ class Scheduler:
             self.policy.joined(sequence)
         self._living[share] = self._living.get(share, 0) + 1
         self.waiting.push(sequence)
-        if sequence.deadline_s is not None:
-            heappush(self._deadlines, (sequence.deadline_s, sequence.order, sequence))
+        self._deadlines.watch(sequence)
 
     def finish(
         self, sequence: Sequence, reason: FinishReason, stop_reason: str | int | None = None, now: float | None = None
@@ -92,6 +91,12 @@ class Scheduler:
         self.finish(sequence, FinishReason.STOP, stop, now)
         sequence.finish_reason, sequence.stop_reason = FinishReason.STOP, stop
 
+    def expire(self, now: float) -> None:
+        """End who is past its deadline; a step does it first, an engine that makes none has to ask."""
+        for sequence in self._deadlines.passed(now):
+            if self.finish(sequence, FinishReason.DEADLINE, "deadline", now):
+                self._ended.append(sequence)
+
     def take_ended(self) -> list[Sequence]:
         """Sequences that the scheduler ended by itself (deadline, capacity) since the last call."""
         ended, self._ended = self._ended, []
@@ -109,7 +114,7 @@ class Scheduler:
 
     def schedule(self, now: float) -> Step:
         """Plan one step at monotonic time `now`. May preempt, admit, and end sequences past their deadline."""
-        self._expire(now)
+        self.expire(now)
         self._scheduled_at = self.kv.watch.now = now
         plan = Plan(self._config.max_num_batched_tokens)
         nobody_preempted = self._plan_running(plan)
@@ -352,12 +357,6 @@ class Scheduler:
         self._free_slots.append(sequence.slot)
         self._freed_slots.append(sequence.slot)
         sequence.slot = -1
-
-    def _expire(self, now: float) -> None:
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, sequence = heappop(self._deadlines)
-            if self.finish(sequence, FinishReason.DEADLINE, "deadline", now):
-                self._ended.append(sequence)
 
     # -- invariants --------------------------------------------------------------------------------------------------
 

@@ -328,6 +328,42 @@ async def test_sleep_releases_the_weights_and_wake_brings_them_back(start: Start
     assert await collect(engine.generate(request("b", max_tokens=1)))
 
 
+async def test_a_paused_engine_still_ends_requests_by_command_and_by_deadline(start: Start) -> None:
+    engine = await start(FakeRunner(max_model_len=4096, num_blocks=2000))
+    running = engine.generate(request("running", max_tokens=2000))
+    await anext(running)
+    await engine.pause()
+    waiting = engine.generate(request("waiting", max_tokens=5))
+    late = engine.generate(request("late", max_tokens=5, deadline_s=time.monotonic() + 0.05))
+    engine.abort("running", "administrator")
+    engine.stop("waiting", "budget")
+    async with asyncio.timeout(3):
+        ends = [(await collect(stream))[-1] for stream in (running, waiting, late)]
+    assert [(end.finish_reason, end.stop_reason) for end in ends] == [
+        (FinishReason.ABORT, "administrator"),
+        (FinishReason.STOP, "budget"),
+        (FinishReason.DEADLINE, "deadline"),
+    ]
+    assert engine.state is EngineState.PAUSED
+    await until(lambda: engine.stats().kv.free_blocks == 2000)
+
+
+async def test_resuming_calls_off_a_sleep_that_waits_for_the_last_request(start: Start) -> None:
+    runner = FakeRunner(max_model_len=4096, num_blocks=2000)
+    engine = await start(runner)
+    running = engine.generate(request("a", max_tokens=2000))
+    await anext(running)
+    falling_asleep, draining = asyncio.ensure_future(engine.sleep()), asyncio.ensure_future(engine.drain())
+    await until(lambda: engine.state is EngineState.DRAINING)
+    await engine.resume()
+    await running.aclose()
+    for called_off in (falling_asleep, draining):
+        with pytest.raises(EngineUnavailable, match="resumed"):
+            await called_off
+    assert runner.weights_loaded
+    assert (await collect(engine.generate(request("b"))))[-1].finish_reason is not None
+
+
 async def test_close_tells_every_waiter(start: Start) -> None:
     engine = await start(slow())
     streams = [engine.generate(request(str(i), max_tokens=200)) for i in range(3)]

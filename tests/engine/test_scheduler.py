@@ -202,6 +202,18 @@ def test_deadlines_end_waiting_and_running_sequences_with_their_reason() -> None
     assert not rig.scheduler.has_work
 
 
+def test_deadlines_of_the_dead_are_forgotten_long_before_they_pass() -> None:
+    rig = Rig()
+    for _ in range(500):
+        rig.add(sequence(3, max_tokens=1, deadline_s=1e9))
+        rig.run()
+    assert len(rig.scheduler._deadlines) <= 64
+    late = sequence(3, max_tokens=50, deadline_s=rig.now + 3)
+    rig.add(late)
+    rig.run()
+    assert late.finish_reason is FinishReason.DEADLINE
+
+
 @pytest.mark.parametrize("moment", ["waiting", "prefill", "decode", "preempted", "finished", "between"])
 def test_finishing_is_idempotent_in_every_state(moment: str) -> None:
     rig = Rig(num_blocks=7, max_num_batched_tokens=6)
