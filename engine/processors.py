@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from engine.errors import InvalidInput
 from engine.requests import SamplingParams
 from engine.step import SequenceView
 
@@ -32,6 +33,21 @@ def needs_processing(sequence: SequenceView) -> bool:
         or params.logit_bias
         or has_penalties(params)
     )
+
+
+def contradiction(sequence: SequenceView) -> InvalidInput:
+    """The caller's masks left no token to choose: names the first of them, and the others."""
+    params = sequence.sampling
+    masks = {
+        "allowed_token_ids": params.allowed_token_ids is not None,
+        "bad_words": bool(sequence.bad_word_ids),
+        "min_tokens": params.min_tokens > 0,
+        "grammar": sequence.grammar is not None,
+    }
+    first, *others = [name for name, used in masks.items() if used] or ["grammar"]
+    beside = f" beside {', '.join(f'`{name}`' for name in others)}" if others else ""
+    made = len(sequence.token_ids) - sequence.num_prompt_tokens
+    return InvalidInput(first, "contradictory", f"no token is allowed after {made} tokens{beside}")
 
 
 def has_penalties(params: SamplingParams) -> bool:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from engine.errors import EngineError, EngineFault
-from engine.processors import RowProcessor, needs_processing, penalise
+from engine.errors import EngineError
+from engine.processors import RowProcessor, contradiction, needs_processing, penalise
 from engine.step import SampledToken, SequenceView, Work
 from engine.stopwatch import KernelClock
 from kernels.contracts import Ops
@@ -122,8 +122,7 @@ class Sampler:
         possible = (best > float("-inf")).tolist()
         for index, fine in zip(masked, possible, strict=True):
             if not fine:
-                hint = "the request's constraints contradict"
-                faults[work[rows[index]].slot] = EngineFault("no token is allowed here", hint=hint)
+                faults[work[rows[index]].slot] = contradiction(work[rows[index]].sequence)
 
     def _mask_grammars(self, work: Sequence[Work], rows: list[int], changed: Tensor) -> dict[int, Exception]:
         errors: dict[int, Exception] = {}

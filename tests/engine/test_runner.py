@@ -162,11 +162,14 @@ def test_a_broken_grammar_ends_its_own_row_only(runner: ModelRunner) -> None:
     assert list(result.faults) == [1]
 
 
-def test_constraints_that_leave_no_token_are_a_fault_of_that_row(runner: ModelRunner) -> None:
+def test_constraints_that_leave_no_token_are_an_input_error_of_that_row(runner: ModelRunner) -> None:
     params = replace(GREEDY, allowed_token_ids=(2,), min_tokens=1)
     result = HandDriver(runner, [HandSequence(PROMPT, params), HandSequence(PROMPT)]).step()
     assert list(result.tokens) == [1]
-    assert "no token is allowed" in str(result.faults[0])
+    error = result.faults[0]
+    assert isinstance(error, InvalidInput)
+    assert error.field == "allowed_token_ids"
+    assert error.limit == "no token is allowed after 0 tokens beside `min_tokens`"
 
 
 @pytest.fixture(scope="module")
