@@ -11,19 +11,17 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import uvicorn
-from fastapi import APIRouter, Depends, FastAPI, Request
+from fastapi import APIRouter, Depends, FastAPI
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import chat, completions, embeddings, health, models
 from gateway.api.body import BodyReader
-from gateway.api.credentials import read_credential
 from gateway.api.errors import install_handlers
 from gateway.api.lobby import BootProgress, Lobby
 from gateway.api.middleware import Front
 from gateway.api.openapi import describe
 from gateway.api.protocol import guarded
-from gateway.flow.context import RequestContext
 from gateway.settings import HttpSettings, Settings
 from gateway.wiring import Services, open_services
 
@@ -74,7 +72,7 @@ def create_app(services: Services) -> Gateway:
     )
     for path, endpoint in inference.items():
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))
-    app.include_router(models.routes(services.authenticator, services.authorizer))
+    app.include_router(models.routes(services.guard.identify("models.list"), services.authorizer))
     app.include_router(health.routes(services.readiness))
     for router in services.admin_routers:
         app.include_router(router)
@@ -85,12 +83,9 @@ def create_app(services: Services) -> Gateway:
 def _description(app: FastAPI, services: Services) -> APIRouter:
     """`/openapi.json`: for token holders, because an API's shape is a map for strangers."""
     router = APIRouter()
+    known_caller = Depends(services.guard.identify("api.describe"))
 
-    async def known_caller(request: Request) -> None:
-        context: RequestContext = request.scope["state"]["context"]
-        await services.authenticator.authenticate(read_credential(request.scope["headers"]), context)
-
-    @router.get("/openapi.json", include_in_schema=False, dependencies=[Depends(known_caller)])
+    @router.get("/openapi.json", include_in_schema=False, dependencies=[known_caller])
     async def openapi() -> dict[str, Any]:
         return describe(app)
 

@@ -49,23 +49,39 @@ class PermissionGuard:
                         detail=f"rule {decision.rule_id}",
                     )
             except GatewayError as error:
-                await self._audit.admin(
-                    AdminEvent(
-                        context=context,
-                        principal=principal,
-                        kind="access",
-                        action=action,
-                        target=context.route,
-                        allowed=False,
-                        status=error.status,
-                        error_code=error.code,
-                        reason=error.detail,
-                    )
-                )
+                await self._refused(context, principal, action, error)
                 raise
             return AdminCall(context=context, principal=principal, decision=decision, action=action)
 
         return permitted
+
+    def identify(self, action: str) -> Callable[[Request], Awaitable[Principal]]:
+        """For what every known caller may read: 401 for strangers, on record like any refusal."""
+
+        async def known_caller(request: Request) -> Principal:
+            context: RequestContext = request.scope["state"]["context"]
+            try:
+                return await self._authenticator.authenticate(read_credential(request.scope["headers"]), context)
+            except GatewayError as error:
+                await self._refused(context, ANONYMOUS, action, error)
+                raise
+
+        return known_caller
+
+    async def _refused(self, context: RequestContext, principal: Principal, action: str, error: GatewayError) -> None:
+        await self._audit.admin(
+            AdminEvent(
+                context=context,
+                principal=principal,
+                kind="access",
+                action=action,
+                target=context.route,
+                allowed=False,
+                status=error.status,
+                error_code=error.code,
+                reason=error.detail,
+            )
+        )
 
     async def record(
         self,

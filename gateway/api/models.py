@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from gateway.api.credentials import read_credential
 from gateway.flow.context import RequestContext
-from gateway.flow.ports import Authenticator, Authorizer
+from gateway.flow.ports import Authorizer
 from gateway.flow.refusals import unknown_model
-from gateway.flow.values import ModelCard
+from gateway.flow.values import ModelCard, Principal
 
 
-def routes(authenticator: Authenticator, authorizer: Authorizer) -> APIRouter:
+def routes(identify: Callable[[Request], Awaitable[Principal]], authorizer: Authorizer) -> APIRouter:
+    """`identify` verifies the caller and puts refusals on record."""
     router = APIRouter(tags=["models"])
 
     async def visible(request: Request) -> tuple[ModelCard, ...]:
         context: RequestContext = request.scope["state"]["context"]
-        principal = await authenticator.authenticate(read_credential(request.scope["headers"]), context)
-        return authorizer.visible_models(principal, context)
+        return authorizer.visible_models(await identify(request), context)
 
     @router.get("/v1/models", summary="The models you may use")
     async def list_models(request: Request) -> dict[str, Any]:

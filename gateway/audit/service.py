@@ -29,7 +29,7 @@ from gateway.audit.request_event import request_caller, request_record
 from gateway.audit.segment import DiskFile, SegmentFile
 from gateway.audit.spool import Spool
 from gateway.errors import Unavailable
-from gateway.flow.context import Clock, IdSource
+from gateway.flow.context import Clock, IdSource, RequestContext
 from gateway.flow.values import AdminEvent, Exchange, Outcome
 from gateway.settings import AuditSettings
 
@@ -123,7 +123,8 @@ class AuditService:
     async def intent(self, exchange: Exchange) -> None:
         """Returns once the intent is durable (`fast`: in the kernel). Raises `Unavailable` (`audit_unavailable`)."""
         now = self._clock.now()
-        if self._fold(exchange, now):
+        failure = exchange.failure
+        if failure is not None and self._fold(exchange.context, failure.status, failure.code, now):
             self._folded.add(exchange.request_id)
             return
         by = request_caller(self._origin, exchange)
@@ -161,9 +162,12 @@ class AuditService:
             raise self._unavailable(closed) from None
 
     async def admin(self, event: AdminEvent) -> None:
-        """Durable before the admin answer leaves. Raises `Unavailable`."""
+        """Durable before the admin answer leaves; a flood of unknown callers is counted. Raises `Unavailable`."""
+        now = self._clock.now()
+        if not event.allowed and self._fold(event.context, event.status, event.error_code or "", now):
+            return
         try:
-            record = admin_record(self._origin, self._ids.uuid7(), self._clock.now(), event)
+            record = admin_record(self._origin, self._ids.uuid7(), now, event)
             await self._write(record, wait=True, keep=False)
         except SpoolClosed as closed:
             raise self._unavailable(closed) from None
@@ -250,12 +254,12 @@ class AuditService:
             record = bulk_record(self._origin, self._ids.uuid7(), self._clock.now(), bulk)
             self._spool.submit(record.rec, record.side, wait=False, keep=True)
 
-    def _fold(self, exchange: Exchange, now: datetime) -> bool:
+    def _fold(self, context: RequestContext, status: int, code: str, now: datetime) -> bool:
         """Count a refusal of a caller nobody knows instead of recording it, when its source floods us with them."""
-        failure, source = exchange.failure, exchange.context.client.ip
-        if failure is None or failure.status != 401 or self._flood.admits(source, self._clock.monotonic_s()):
+        source = context.client.ip
+        if status != 401 or self._flood.admits(source, self._clock.monotonic_s()):
             return False
-        self._flood.fold(source, failure.code, failure.status, now, exchange.request_id)
+        self._flood.fold(source, code, status, now, context.request_id)
         return True
 
     @staticmethod

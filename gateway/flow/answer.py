@@ -1,8 +1,8 @@
 """A running answer: governed chunks out, and one finaliser that always runs.
 
 Between two chunks the gateway asks whether the caller still may go on: a revoked principal, a policy that no longer
-allows it or a spent grant stops the sequence at that token. Settlement and the completion record are shielded: a disconnect, a cancellation or a crash of
-the backend cannot skip them.
+allows it or a spent grant stops the sequence at that token. Settlement and the completion record are shielded: a
+disconnect, a cancellation or a crash of the backend cannot skip them.
 """
 
 from __future__ import annotations

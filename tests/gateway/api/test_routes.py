@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
-from typing import Any
 
 import httpx2
 import pytest
 
 from gateway.app import create_app
+from tests.fakes.routes import filled, flat_routes
 from tests.fakes.stage import Stage
 
 PUBLIC = {"/livez", "/readyz", "/health"}
@@ -18,23 +17,7 @@ ROLES = ("employee", "analyst", "auditor", "policy-admin", "security")
 
 def routes_of(stage: Stage) -> list[tuple[str, str]]:
     """(method, path) of everything that can be reached, parameters filled in."""
-    found = []
-    for methods, pattern in _flat(create_app(stage.gateway.services).routes, ""):
-        path = re.sub(r"\{[^}]+\}", "00000000-0000-7000-8000-000000000000", pattern)
-        found += [(method, path) for method in sorted(methods) if method != "HEAD"]
-    return found
-
-
-def _flat(routes: Any, prefix: str) -> list[tuple[set[str], str]]:
-    """Included routers keep their own lists; a route that this cannot see must fail, not pass."""
-    flat: list[tuple[set[str], str]] = []
-    for route in routes:
-        if hasattr(route, "methods"):
-            flat.append((route.methods, prefix + route.path))
-        else:
-            assert hasattr(route, "original_router"), f"{route!r} hides its routes from this test"
-            flat += _flat(route.original_router.routes, prefix + route.include_context.prefix)
-    return flat
+    return [(method, filled(path)) for method, path in flat_routes(create_app(stage.gateway.services).routes)]
 
 
 def test_the_list_of_routes_is_not_empty_by_accident(stage: Stage) -> None:

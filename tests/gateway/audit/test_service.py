@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.audit.service import AuditService
-from gateway.flow.values import ANONYMOUS, Outcome
+from gateway.flow.values import ANONYMOUS, AdminEvent, Outcome
 from tests.fakes.disks import FaultyDisk
 from tests.fakes.exchanges import ANA, admitted, change, context, denied, finished
 
@@ -169,6 +169,27 @@ async def test_a_flood_of_bad_tokens_is_counted_by_source_instead_of_filling_the
     (bulk,) = await rows("phase = 'aggregated'")
     assert (bulk["deny_code"], bulk["personal"]) == ("invalid_token", {"source_ip": "203.0.113.9"})
     assert b'"aggregate":{"count":2,' in bulk["rec"]
+
+
+async def test_a_flood_at_the_doors_of_the_admin_api_is_counted_too(start: Any, rows: Any) -> None:
+    service = await start(unknown_per_minute=2)
+    for _ in range(5):
+        await service.admin(
+            AdminEvent(
+                context=context(ip="203.0.113.9"),
+                principal=ANONYMOUS,
+                kind="access",
+                action="policy.read",
+                target="/admin/v1/policies/current",
+                allowed=False,
+                status=401,
+                error_code="invalid_token",
+            )
+        )
+    await service.close()
+    assert len(await rows("phase = 'access'")) == 2
+    (bulk,) = await rows("phase = 'aggregated'")
+    assert b'"aggregate":{"count":3,' in bulk["rec"]
 
 
 async def test_waiters_of_one_moment_share_one_sync(start: Any) -> None:
