@@ -82,7 +82,8 @@ def spent(stage: Stage, role: str, sub: str, quantity: str) -> tuple[int, int, i
 @pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
 @pytest.mark.parametrize("model", ["tiny", "far"])
 @pytest.mark.parametrize(
-    ("role", "quantity", "granted"), [("money", "cost_micro", 50), ("tokens", "tokens", None), ("output", "tokens_out", 40)]
+    ("role", "quantity", "granted"),
+    [("money", "cost_micro", 50), ("tokens", "tokens", None), ("output", "tokens_out", 40)],
 )
 def test_a_budget_ends_the_answer_at_its_last_token_and_then_refuses(
     stage: Stage, role: str, quantity: str, granted: int | None, model: str, stream: bool
