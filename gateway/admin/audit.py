@@ -13,6 +13,7 @@ import orjson
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.admin.audit_views import EventDetail, EventPage
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.audit.reader import MAX_LIMIT, AuditReader, EventFilter
 from gateway.errors import InvalidRequest, NotFound, NotPermitted
@@ -57,7 +58,7 @@ def routes(reader: AuditReader, guard: PermissionGuard) -> APIRouter:
     router = APIRouter(prefix="/admin/v1/audit", tags=["audit"])
     permitted = guard.require(PERMISSION)
 
-    @router.get("/events")
+    @router.get("/events", summary="Audit events, newest first", responses={200: {"model": EventPage}})
     async def events(query: Annotated[EventQuery, Query()], call: AdminCall = Depends(permitted)) -> Response:
         """Newest first; `next_cursor` leads to older ones."""
         wanted = _filter(query, call, datetime.now(UTC))
@@ -76,7 +77,7 @@ def routes(reader: AuditReader, guard: PermissionGuard) -> APIRouter:
             }
         )
 
-    @router.get("/events/{event_id}")
+    @router.get("/events/{event_id}", summary="One audit event", responses={200: {"model": EventDetail}})
     async def event(event_id: UUID, call: AdminCall = Depends(permitted)) -> Response:
         """One event with its hashed record and its place in the chain."""
         found = await reader.event(event_id, tenants=_tenants(call))

@@ -103,6 +103,6 @@ def document_body() -> dict[str, Any]:
     """`openapi_extra` of a route that reads a policy document by `read_document`."""
     content = {
         "application/yaml": {"schema": {"type": "string", "description": "a PolicySet, comments are kept"}},
-        "application/json": {"schema": {"type": "object", "description": "a PolicySet"}},
+        "application/json": {"schema": {"$ref": "#/components/schemas/PolicySet"}},
     }
     return {"requestBody": {"required": True, "content": content}}

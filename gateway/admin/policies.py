@@ -12,6 +12,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import JSONResponse
 
 from gateway.access.diff import differences, text_diff
+from gateway.access.document import PolicySet
 from gateway.access.editor import PolicyEditor, Written
 from gateway.access.service import AccessService
 from gateway.admin import policy_checks, policy_proposals, role_bindings
@@ -61,8 +62,10 @@ def routes(
     @router.get(
         "/policies/current",
         summary="The policy in force, as JSON, or as written with `Accept: application/yaml`",
-        responses={200: {"content": {"application/yaml": {}, "application/json": {}}}, 304: {"description": "same"}},
-        response_class=Response,
+        responses={
+            200: {"model": PolicySet, "content": {"application/yaml": {"schema": {"type": "string"}}}},
+            304: {"description": "unchanged since the ETag in `If-None-Match`"},
+        },
         dependencies=[may_read],
     )
     async def current(request: Request) -> Response:

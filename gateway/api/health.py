@@ -10,7 +10,13 @@ import orjson
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from gateway.api.answers import Alive, ReadinessView
+
 RETRY_AFTER_S = 5
+READINESS: dict[int | str, dict[str, Any]] = {
+    200: {"model": ReadinessView},
+    503: {"model": ReadinessView, "description": "not yet, or not any more; `retry-after` says when to ask again"},
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,15 +32,15 @@ class Readiness:
 def routes(readiness: Callable[[], Readiness]) -> APIRouter:
     router = APIRouter(tags=["health"])
 
-    @router.get("/livez", summary="The process answers")
+    @router.get("/livez", summary="The process answers", responses={200: {"model": Alive}})
     async def livez() -> dict[str, str]:
         return {"status": "alive"}
 
-    @router.get("/readyz", summary="The gateway can serve; 503 with the stage while it loads")
+    @router.get("/readyz", summary="The gateway can serve; 503 with the stage while it loads", responses=READINESS)
     async def readyz() -> Response:
         return _answer(readiness())
 
-    @router.get("/health", summary="The same as /readyz")
+    @router.get("/health", summary="The same as /readyz", responses=READINESS)
     async def health() -> Response:
         return _answer(readiness())
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request
 
+from gateway.api.answers import ModelList, ModelObject
 from gateway.flow.context import RequestContext
 from gateway.flow.ports import Authorizer
 from gateway.flow.refusals import unknown_model
@@ -21,11 +22,11 @@ def routes(identify: Callable[[Request], Awaitable[Principal]], authorizer: Auth
         context: RequestContext = request.scope["state"]["context"]
         return authorizer.visible_models(await identify(request), context)
 
-    @router.get("/v1/models", summary="The models you may use")
+    @router.get("/v1/models", summary="The models you may use", responses={200: {"model": ModelList}})
     async def list_models(request: Request) -> dict[str, Any]:
         return {"object": "list", "data": [model_object(card) for card in await visible(request)]}
 
-    @router.get("/v1/models/{model_id:path}", summary="One model you may use")
+    @router.get("/v1/models/{model_id:path}", summary="One model you may use", responses={200: {"model": ModelObject}})
     async def one_model(request: Request, model_id: str) -> dict[str, Any]:
         for card in await visible(request):
             if card.id == model_id:

@@ -8,12 +8,48 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
+from gateway.api.answers import ChatCompletion, ChatCompletionChunk, EmbeddingList, TextCompletion
 from gateway.api.schemas import ChatBody, CompletionBody, EmbeddingBody
 
-ROUTES: dict[str, tuple[type[BaseModel], str]] = {
-    "/v1/chat/completions": (ChatBody, "A chat answer, streamed or whole"),
-    "/v1/completions": (CompletionBody, "A text completion, streamed or whole"),
-    "/v1/embeddings": (EmbeddingBody, "One vector for each input"),
+ROUTES: dict[str, tuple[type[BaseModel], type[BaseModel], type[BaseModel] | None, str]] = {
+    "/v1/chat/completions": (ChatBody, ChatCompletion, ChatCompletionChunk, "A chat answer, streamed or whole"),
+    "/v1/completions": (CompletionBody, TextCompletion, TextCompletion, "A text completion, streamed or whole"),
+    "/v1/embeddings": (EmbeddingBody, EmbeddingList, None, "One vector for each input"),
+}
+"""Body, answer, and one event of its stream."""
+REFUSALS = {
+    "400": "`invalid_request_error`: the body or a parameter; `context_length_exceeded`, `blocked_by_policy`",
+    "401": "no credential, or one that is not accepted; `code` says why",
+    "403": "`model_not_permitted`, `client_not_allowed`, `groups_overage`",
+    "404": "`model_not_found`: unknown, or hidden from you",
+    "408": "`request_timeout`: the body did not arrive in time",
+    "413": "`request_too_large`",
+    "415": "`unsupported_media_type`",
+    "429": "`requests_rate_limited`, `tokens_rate_limited`, or `budget_exceeded` with `x-should-retry: false`",
+    "431": "the header block is too large",
+    "502": "`upstream_failed`: the model's server broke off",
+    "503": "a dependency is away: `idp_unavailable`, `policy_unavailable`, `audit_unavailable`, `limits_unavailable`, "
+    "`engine_unavailable`, `overloaded`; `retry-after` says when to come back",
+}
+HEADERS = {
+    "x-request-id": "this request, as the audit trail knows it",
+    "x-client-request-id": "your own `x-request-id`, when it is a plain label",
+    "x-esclusa-audit-id": "the same id, for people who look for it",
+    "x-esclusa-model": "the model that answered",
+    "x-esclusa-route": "how it was chosen",
+    "x-esclusa-route-reason": "why",
+    "x-esclusa-policy-version": "the policy that decided",
+    "x-esclusa-overhead-ms": "what the gateway added before the model began",
+    "x-esclusa-cost": "price of a whole answer, with its currency",
+    "x-esclusa-cached-tokens": "prompt tokens that were not computed again",
+    "x-esclusa-limits": "`degraded` while limits are counted by this replica alone",
+    "x-esclusa-limit-warning": "windows past one of their warning marks",
+    "x-ratelimit-limit-requests": "the tightest window of requests",
+    "x-ratelimit-remaining-requests": "what it leaves",
+    "x-ratelimit-reset-requests": "when it starts anew, as `1m30s`",
+    "x-ratelimit-limit-tokens": "the tightest window of tokens",
+    "x-ratelimit-remaining-tokens": "what it leaves",
+    "x-ratelimit-reset-tokens": "when it starts anew",
 }
 ERROR = {
     "type": "object",
@@ -37,6 +73,12 @@ REFUSED = {
     "description": "Refused or failed",
     "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
 }
+COMMON = {
+    "401": "no credential, or one that is not accepted; `code` says why",
+    "403": "`not_permitted`: the policy does not grant this to you",
+    "503": "a dependency is away; `retry-after` says when to come back",
+}
+"""Of every route that needs a credential."""
 FRAMEWORK_ERRORS = ("HTTPValidationError", "ValidationError")
 
 
@@ -49,25 +91,36 @@ def describe(app: FastAPI) -> dict[str, Any]:
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
     document["security"] = [{"bearer": []}]
     _describe_refusals(document)
-    for path, (body, summary) in ROUTES.items():
-        schema = body.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas |= schema.pop("$defs", {})
-        schemas[body.__name__] = schema
+    for path, (body, answer, event, summary) in ROUTES.items():
+        names = [_schema(schemas, model) for model in (body, answer, event) if model is not None]
+        content: dict[str, Any] = {"application/json": {"schema": names[1]}}
+        if event is not None:
+            content["text/event-stream"] = {"schema": names[2]}
         document["paths"][path] = {
             "post": {
                 "summary": summary,
                 "tags": ["inference"],
-                "requestBody": {
-                    "required": True,
-                    "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{body.__name__}"}}},
-                },
+                "requestBody": {"required": True, "content": {"application/json": {"schema": names[0]}}},
                 "responses": {
-                    "200": {"description": "The answer"},
+                    "200": {"description": "The answer", "content": content, "headers": _headers(HEADERS)},
+                    **{status: {**REFUSED, "description": text} for status, text in REFUSALS.items()},
                     "default": REFUSED,
                 },
             }
         }
     return document
+
+
+def _schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:
+    """Put `model` and what it is made of among the schemas; returns the reference to it."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas |= schema.pop("$defs", {})
+    schemas[model.__name__] = schema
+    return {"$ref": f"#/components/schemas/{model.__name__}"}
+
+
+def _headers(described: dict[str, str]) -> dict[str, Any]:
+    return {name: {"description": text, "schema": {"type": "string"}} for name, text in described.items()}
 
 
 def _describe_refusals(document: dict[str, Any]) -> None:
@@ -80,3 +133,8 @@ def _describe_refusals(document: dict[str, Any]) -> None:
             if "HTTPValidationError" in str(responses.get("422", "")):
                 del responses["422"]
             responses.setdefault("default", REFUSED)
+            if operation.get("tags") == ["health"]:
+                operation["security"] = []
+                continue
+            for status, text in COMMON.items():
+                responses.setdefault(status, {**REFUSED, "description": text})

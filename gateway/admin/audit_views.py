@@ -1,0 +1,78 @@
+"""The shapes of what the audit routes answer, for the description of the API; tests hold real answers against them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class EventView(BaseModel):
+    """One audit event as it is listed. Personal values are null once they were erased."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    ts: datetime
+    event_id: UUID
+    request_id: UUID
+    phase: Literal["intent", "completion", "denied", "aggregated", "admin", "access"]
+    node_id: str
+    ingested_at: datetime
+    tenant: str
+    issuer: str
+    subject: str | None
+    principal_type: str
+    client_id: str | None
+    department: str | None
+    roles: list[str]
+    credential_id: str | None
+    route: str
+    action: str | None
+    target: str | None
+    stream: bool | None
+    model_requested: str | None
+    model_resolved: str | None
+    model_served: str | None
+    decision: Literal["allow", "deny", "error"]
+    deny_code: str | None
+    policy_version: int | None
+    rule_id: str | None
+    route_reason: str | None
+    http_status: int | None
+    error_code: str | None
+    finish_reason: str | None
+    outcome: str | None
+    tokens_in: int | None
+    tokens_out: int | None
+    tokens_cached: int | None
+    cost_micro: int | None
+    currency: str | None
+    total_us: int | None
+    ttft_us: int | None
+
+
+class EventPage(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    object: Literal["list"]
+    data: list[EventView]
+    has_more: bool
+    next_cursor: str | None
+    watermark: datetime | None = Field(description="every event of this node before it is within reach")
+    ingest_lag_s: float
+
+
+class EventDetail(EventView):
+    """With the hashed record and its place in the chain."""
+
+    object: Literal["audit.event"]
+    schema_version: int
+    boot_id: UUID
+    node_seq: int
+    personal: dict[str, str] | None
+    prev_hash: str = Field(description="hexadecimal")
+    hash: str
+    seal_id: int | None
+    record: dict[str, Any] = Field(description="exactly what is hashed, parsed")

@@ -1,0 +1,186 @@
+"""The shapes of what `/v1` answers, for the description of the API. Answers are rendered elsewhere, without these.
+
+Tests hold real answers against them, unknown fields included, so that the description stays true.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Described(BaseModel):
+    model_config = ConfigDict(extra="forbid", title=None)
+
+
+class Extension(Described):
+    """What this gateway says about an answer."""
+
+    request_id: str
+    route: str | None = Field(description="`direct`, or how a virtual model was resolved")
+    policy_version: int | None
+    cost_micro: int = Field(description="micro-units of the model's currency; 0 in a stream before its end")
+    stop: Literal["budget", "revoked", "policy", "deadline"] | None = Field(
+        None, description="why this gateway ended the answer early; absent when it did not"
+    )
+
+
+class PromptDetails(Described):
+    cached_tokens: int
+
+
+class UsageView(Described):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+
+
+class TokenView(Described):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenWithTop(TokenView):
+    top_logprobs: list[TokenView]
+
+
+class ChatLogprobs(Described):
+    content: list[TokenWithTop]
+    refusal: None = None
+
+
+class AssistantMessage(Described):
+    role: Literal["assistant"]
+    content: str
+    refusal: None = None
+
+
+class PromptToken(Described):
+    logprob: float
+    decoded_token: str
+
+
+PromptLogprobs = list[dict[str, PromptToken] | None]
+FinishReason = Literal["stop", "length", "content_filter", "tool_calls", "abort"]
+
+
+class ChatChoice(Described):
+    index: int
+    message: AssistantMessage
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatCompletion(Described):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str = Field(description="the model that answered")
+    choices: list[ChatChoice]
+    usage: UsageView
+    prompt_logprobs: PromptLogprobs | None = None
+    x_esclusa: Extension
+
+
+class Delta(Described):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChunkChoice(Described):
+    index: int
+    delta: Delta
+    logprobs: ChatLogprobs | None
+    finish_reason: FinishReason | None
+
+
+class ChatCompletionChunk(Described):
+    """One event of a stream. The last event is `[DONE]`; a failure is an event with `error` and no `[DONE]`."""
+
+    id: str
+    object: Literal["chat.completion.chunk"]
+    created: int
+    model: str
+    choices: list[ChatChunkChoice] = Field(description="empty in the usage chunk")
+    usage: UsageView | None = None
+    x_esclusa: Extension | None = None
+
+
+class CompletionLogprobs(Described):
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float] | None]
+    text_offset: list[int]
+
+
+class CompletionChoice(Described):
+    index: int
+    text: str
+    logprobs: CompletionLogprobs | None
+    finish_reason: FinishReason | None
+    prompt_logprobs: PromptLogprobs | None = None
+
+
+class TextCompletion(Described):
+    """A whole answer, and the shape of each event of a stream."""
+
+    id: str
+    object: Literal["text_completion"]
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: UsageView | None = None
+    x_esclusa: Extension | None = None
+
+
+class EmbeddingView(Described):
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str = Field(description="numbers, or base64 of little-endian 32-bit floats")
+
+
+class EmbeddingUsage(Described):
+    prompt_tokens: int
+    total_tokens: int
+
+
+class EmbeddingList(Described):
+    object: Literal["list"]
+    data: list[EmbeddingView]
+    model: str
+    usage: EmbeddingUsage
+    x_esclusa: Extension
+
+
+class ModelExtension(Described):
+    tier: Literal["small", "large"] | None
+    virtual: bool = Field(description="a name that the router turns into a real model")
+    context_window: int
+    actions: list[str]
+
+
+class ModelObject(Described):
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    x_esclusa: ModelExtension
+
+
+class ModelList(Described):
+    object: Literal["list"]
+    data: list[ModelObject]
+
+
+class Alive(Described):
+    status: Literal["alive"]
+
+
+class ReadinessView(Described):
+    status: Literal["ready", "loading", "unavailable"]
+    stage: str
+    percent: float
+    parts: dict[str, str] = Field(description="the state of each dependency; `degraded` still serves")
