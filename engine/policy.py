@@ -1,7 +1,8 @@
 """In which order waiting sequences are admitted and who gives way when memory is short. Owns no blocks or slots.
 
 `fcfs`      arrival; the last admitted gives way.
-`priority`  (priority, arrival), lower first; the highest number gives way. A head older than the bound goes first.
+`priority`  (priority, arrival), lower first; the highest number gives way, also to a more urgent request that finds all
+            slots taken (each sequence loses its slot once at most). A head older than the bound goes first.
 `fair`      virtual token counters per share key (VTC, Sheng et al., arXiv 2401.00588): the share that has been served
             least, by weight, goes next. Prefill tokens cost 1, decode tokens 2; cached and recomputed tokens cost
             nothing. A share that comes back is lifted to the least active counter, so that idling earns no credit, and
@@ -90,6 +91,11 @@ class ByPriority(FirstComeFirstServed):
 
     def victim(self, running: Sequence[Seq]) -> Seq:
         return max(running, key=self.key)
+
+    def displace(self, candidate: Seq, running: Sequence[Seq]) -> Seq | None:
+        """Only who is strictly less urgent gives its slot, and once: a stream of urgent requests stops nobody twice."""
+        movable = [s for s in running if s.priority > candidate.priority and not s.displaced]
+        return max(movable, key=self.key) if movable else None
 
 
 class FairShare:

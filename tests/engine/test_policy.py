@@ -181,6 +181,25 @@ def test_priority_orders_the_queue_and_picks_the_victim() -> None:
     assert late.finished_at < high.finished_at < low.finished_at  # type: ignore[operator]
 
 
+def test_an_urgent_request_takes_a_slot_from_the_least_urgent_once_and_costs_it_no_token() -> None:
+    rig = Rig(scheduling_policy="priority", max_num_seqs=2)
+    batch = [sequence(5, max_tokens=30, priority=p) for p in (7, 9)]
+    rig.add(*batch)
+    for _ in range(4):
+        rig.step()
+    equal = sequence(5, max_tokens=2, priority=9)
+    urgent = [sequence(5, max_tokens=20, priority=0) for _ in range(3)]
+    rig.add(equal, urgent[0])
+    rig.step()
+    assert urgent[0].status is Status.RUNNING
+    assert [item.preemptions for item in batch] == [0, 1]
+    rig.add(*urgent[1:])
+    rig.run()
+    assert [item.preemptions for item in batch] == [1, 1]
+    assert all(item.num_output == 30 for item in batch)
+    assert max(item.finished_at for item in urgent) < min(item.finished_at for item in [*batch, equal])  # type: ignore[type-var]
+
+
 def test_priority_ages_so_that_nothing_waits_for_ever() -> None:
     rig = Rig(scheduling_policy="priority", max_num_seqs=1, starvation_bound_s=20.0)
     low = sequence(3, max_tokens=2, priority=9, share_key="low")
