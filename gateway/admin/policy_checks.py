@@ -81,6 +81,12 @@ def routes(
         records = await past.recent(since=since, until=until, limit=limit)
         result = await asyncio.to_thread(simulate, candidate.snapshot, service.snapshot, records)
         await guard.record(call, kind="access", target=f"policies:simulate?limit={limit}")
-        return simulation_view(result, [finding(warning) for warning in candidate.warnings], limit=MAX_FLIPS)
+        may_name = service.decide(call.principal, "audit.read", None, call.context).allowed
+        return simulation_view(
+            result,
+            [finding(warning) for warning in candidate.warnings],
+            limit=MAX_FLIPS,
+            named_tenant=call.principal.tenant if may_name else None,
+        )
 
     return router

@@ -121,7 +121,9 @@ class FlipView(BaseModel):
     request_id: UUID
     at: datetime
     tenant: str
-    subject: str
+    subject: str | None = Field(
+        description="null unless you may read that person's audit trail (`audit.read`, own tenant)"
+    )
     department: str | None
     roles: list[str]
     action: str
@@ -220,25 +222,29 @@ def proposal_view(proposal: Proposal, changes: list[Change] | None = None) -> Pr
     )
 
 
-def simulation_view(result: Simulation, warnings: list[Finding], *, limit: int) -> SimulationView:
+def simulation_view(
+    result: Simulation, warnings: list[Finding], *, limit: int, named_tenant: str | None
+) -> SimulationView:
+    """Who asked is shown for `named_tenant` only: whoever changes the policy need not read the audit trail."""
     return SimulationView(
         replayed=result.replayed,
         skipped=result.skipped,
         allow_to_deny=result.count(Effect.DENY),
         deny_to_allow=result.count(Effect.ALLOW),
-        flips=[_flip_view(flip) for flip in result.flips[:limit]],
+        flips=[_flip_view(flip, named_tenant) for flip in result.flips[:limit]],
         flips_left_out=max(0, len(result.flips) - limit),
         warnings=warnings,
     )
 
 
-def _flip_view(flip: Flip) -> FlipView:
+def _flip_view(flip: Flip, named_tenant: str | None) -> FlipView:
     past, decision = flip.past, flip.decision
+    named = past.principal.tenant == named_tenant
     return FlipView(
         request_id=past.request_id,
         at=past.at,
         tenant=past.principal.tenant,
-        subject=past.principal.subject,
+        subject=past.principal.subject if named else None,
         department=past.principal.department,
         roles=sorted(past.principal.roles),
         action=past.action,

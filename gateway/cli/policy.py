@@ -234,7 +234,7 @@ def simulate(
     else:
         for flip in result["flips"]:
             print(
-                f"{flip['at']} {flip['subject']} {flip['action']} {flip['model'] or '-'}: "
+                f"{flip['at']} {flip['subject'] or '-'} {flip['action']} {flip['model'] or '-'}: "
                 f"{flip['before']} -> {flip['after']} ({flip['after_rule'] or flip['reason']})"
             )
         print(

@@ -220,9 +220,9 @@ async def test_a_repeated_key_in_a_binding_is_refused(stage: PolicyStage) -> Non
 # --------------------------------------------------------------------------------------------- dry runs
 
 
-async def post(stage: PolicyStage, path: str, text: str, **params: Any) -> httpx2.Response:
+async def post(stage: PolicyStage, path: str, text: str, token: str = "petra", **params: Any) -> httpx2.Response:
     return await stage.call(
-        "POST", path, content=text.encode(), headers={"content-type": "application/yaml"}, params=params
+        "POST", path, token, content=text.encode(), headers={"content-type": "application/yaml"}, params=params
     )
 
 
@@ -277,7 +277,7 @@ async def test_simulating_lists_the_decisions_that_would_flip(database_url: str)
         "",
     )
     async with policy_stage(database_url, past=PAST) as stage:
-        found = (await post(stage, "/policies:simulate", text)).json()
+        found = (await post(stage, "/policies:simulate", text, "plato")).json()
     assert (found["replayed"], found["skipped"], found["allow_to_deny"], found["deny_to_allow"]) == (4, 1, 1, 1)
     assert [(flip["subject"], flip["before"], flip["after"], flip["known_cause"]) for flip in found["flips"]] == [
         ("anita", "allow", "deny", True),

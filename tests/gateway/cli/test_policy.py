@@ -176,7 +176,7 @@ async def test_the_policy_in_force_is_compared_with_a_file(remote: Remote, file:
 
 
 async def test_a_simulation_lists_flips_and_ends_with_exit_1(remote: Remote) -> None:
-    result = await remote("simulate", str(SEED))
+    result = await remote("simulate", str(SEED), token="plato")
     assert result.exit_code == 1
     assert f"anita chat {LARGE}: deny -> allow (analyst-all)" in result.stdout
     assert result.stdout.splitlines()[-1] == "2 replayed, 0 allow -> deny, 1 deny -> allow, 0 skipped"

@@ -20,7 +20,8 @@ def ask(stage: Stage, model: str, *roles: str, sub: str = "u-1", **more: Any) ->
 
 
 def admin(stage: Stage, method: str, path: str, **options: Any) -> httpx2.Response:
-    headers = stage.headers("policy-admin", sub="u-petra") | options.pop("headers", {})
+    roles = options.pop("roles", ("policy-admin",))
+    headers = stage.headers(*roles, sub="u-petra") | options.pop("headers", {})
     return httpx2.request(method, f"{stage.url}/admin/v1{path}", headers=headers, **options)
 
 
@@ -98,12 +99,14 @@ def test_recorded_decisions_are_replayed_against_a_proposal(stage: Stage) -> Non
     candidate = TEXT.replace("all: [mini, maxi, embed, tiny]", "all: [mini, embed, tiny]").replace(
         "small: [mini, tiny]", "small: [mini, tiny, maxi]"
     )
-    answer = admin(
-        stage, "POST", "/policies:simulate", content=candidate.encode(), headers={"content-type": "application/yaml"}
-    )
+    asked: dict[str, Any] = {"content": candidate.encode(), "headers": {"content-type": "application/yaml"}}
+    answer = admin(stage, "POST", "/policies:simulate", roles=("policy-admin", "auditor"), **asked)
     flips = {(flip["subject"], flip["model"], flip["before"], flip["after"]) for flip in answer.json()["flips"]}
     assert ("u-ana", "maxi", "allow", "deny") in flips
     assert ("u-eva", "maxi", "deny", "allow") in flips
+    nameless = admin(stage, "POST", "/policies:simulate", **asked).json()
+    assert len(nameless["flips"]) == len(answer.json()["flips"])
+    assert {flip["subject"] for flip in nameless["flips"]} == {None}
 
 
 def test_an_explanation_says_what_the_gateway_then_does(stage: Stage) -> None:
