@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -118,6 +119,35 @@ async def test_what_the_engine_refuses_is_told_by_the_first_read(backend: LocalB
     with pytest.raises(InvalidRequest) as caught:
         await anext(stream)
     assert caught.value.param is not None
+
+
+def alternating(folder: Path) -> ModelSettings:
+    """A model whose template wants user and assistant by turns and no system message, as several families do."""
+    write_tiny_model(folder)
+    (folder / "chat_template.jinja").write_text(
+        "{% for message in messages %}"
+        "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
+        "{{ raise_exception('Conversation roles must alternate user/assistant') }}"
+        "{% endif %}<|start|>{{ message.content }}<|end|>{% endfor %}",
+        encoding="utf-8",
+    )
+    return ModelSettings(id="tiny", path=str(folder))
+
+
+@pytest.mark.parametrize("roles", [("system", "user"), ("user", "user"), ("assistant",)], ids=" ".join)
+async def test_roles_that_the_template_refuses_are_a_bad_request_with_its_words(
+    tmp_path: Path, roles: tuple[Any, ...]
+) -> None:
+    backend = LocalBackend((alternating(tmp_path),), ENGINE)
+    backend.start()
+    await backend.wait()
+    request = replace(ASK, messages=tuple(Message(role, "mi secreto") for role in roles))
+    for call in (backend.count_prompt_tokens(request, CARD), anext(start(backend, request))):
+        with pytest.raises(InvalidRequest, match="must alternate") as caught:
+            await call
+        assert (caught.value.status, caught.value.param) == (400, "messages")
+        assert "secreto" not in str(caught.value)
+    await backend.aclose()
 
 
 async def test_the_models_own_sampling_fills_what_the_caller_left_open() -> None:
