@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "pool.h"
 #include "rows.h"
@@ -49,77 +50,78 @@ int64_t tile_first_key(const Cache& cache, int64_t tile) {
   return tile / cache.tiles() * cache.block_size + tile % cache.tiles() * 16;
 }
 
+// Registers that hold one tile of scores or 16 dimensions, and how many tiles a pass can sum at once.
+constexpr int PER_TILE = 16 / NATIVE;
+#if defined(__AVX512F__)
+constexpr int PASS_TILES = 4;
+#else
+constexpr int PASS_TILES = 4 / PER_TILE;
+#endif
+
 // scores[r][64] = q[r] . key for four tiles
 template <int R, bool BF16>
 void score_band(const float* q, int64_t dim, const TileView* tiles, float* scores) {
-  vf sum[R][CHUNK_TILES] = {};
+  constexpr int V = PASS_TILES * PER_TILE;
   const int64_t step = BF16 ? 2 : 1;
-  const char* keys[CHUNK_TILES];
-  for (int t = 0; t < CHUNK_TILES; t++) keys[t] = tiles[t].key;
-  for (int64_t d = 0; d < dim; d += step) {
-    if (tiles[0].key_ahead)
+  for (int first = 0; first < CHUNK_TILES; first += PASS_TILES) {
+    nf sum[R][V] = {};
+    const char* keys[PASS_TILES];
+    for (int t = 0; t < PASS_TILES; t++) keys[t] = tiles[first + t].key;
+    for (int64_t d = 0; d < dim; d += step) {
+      if (tiles[0].key_ahead)
 #pragma GCC unroll 4
-      for (int t = 0; t < CHUNK_TILES; t++) __builtin_prefetch(keys[t] + tiles[t].key_ahead + d / step * 64, 0, 2);
-    // Words are read twice rather than held: 24 sums leave no registers for both halves.
-    for (int half = 0; half < step; half++) {
-      vf wide[CHUNK_TILES];
-#pragma GCC unroll 4
-      for (int t = 0; t < CHUNK_TILES; t++) {
-        const vu word = load_bits(keys[t] + d / step * 64);
-        wide[t] = !BF16 ? as_float(word) : half == 0 ? pair_first(word) : pair_second(word);
-      }
+        for (int t = 0; t < PASS_TILES; t++)
+          __builtin_prefetch(keys[t] + tiles[first + t].key_ahead + d / step * 64, 0, 2);
+      // Words are read twice rather than held: 24 sums leave no registers for both halves.
+#pragma GCC unroll 2
+      for (int half = 0; half < step; half++) {
+        nf wide[V];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) {
+          const nu word = native_load<nu>(keys[v / PER_TILE] + d / step * 64 + v % PER_TILE * NATIVE * 4);
+          wide[v] = !BF16 ? (nf)word : half == 0 ? native_first(word) : native_second(word);
+        }
 #pragma GCC unroll 6
-      for (int r = 0; r < R; r++) {
-        const vf x = splat(q[r * dim + d + half]);
-#pragma GCC unroll 4
-        for (int t = 0; t < CHUNK_TILES; t++) sum[r][t] += x * wide[t];
+        for (int r = 0; r < R; r++) {
+          const float x = q[r * dim + d + half];
+#pragma GCC unroll 8
+          for (int v = 0; v < V; v++) sum[r][v] += x * wide[v];
+        }
       }
     }
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++) native_store(scores + r * CHUNK + first * 16 + v * NATIVE, sum[r][v]);
   }
-  for (int r = 0; r < R; r++)
-    for (int t = 0; t < CHUNK_TILES; t++) store(scores + r * CHUNK + t * 16, sum[r][t]);
 }
 
-// out[r][dims] += weights[r][first..last) . value for one tile, V vectors of dimensions at a time
+// out[r][dims] += weights[r][first..last) . value for one tile, V registers of dimensions at a time
 template <int R, int V, bool BF16>
 void mix_tile(const float* weights, const TileView& tile, int first, int last, int64_t dims, int64_t at, float* out) {
   const char* value = tile.value;
   const int64_t ahead = tile.value_ahead;
-  vf sum[R][V];
+  nf sum[R][V];
   for (int r = 0; r < R; r++)
-    for (int v = 0; v < V; v++) sum[r][v] = load(out + r * dims + at + v * 16);
-  for (int key = first; key < last;) {
-    if (BF16) {
-      const char* words = value + ((key / 2) * dims + at) * 4;
-      if (ahead)
-        for (int v = 0; v < V; v++) __builtin_prefetch(words + ahead + v * 64, 0, 2);
-      if (key % 2 == 0) {
-#pragma GCC unroll 4
-        for (int v = 0; v < V; v++) {
-          const vf wide = pair_first(load_bits(words + v * 64));
+    for (int v = 0; v < V; v++) sum[r][v] = native_load<nf>(out + r * dims + at + v * NATIVE);
+  const auto add = [&](auto second, int key, const char* words) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) {
+      const nu word = native_load<nu>(words + v * NATIVE * 4);
+      const nf wide = !BF16 ? (nf)word : second ? native_second(word) : native_first(word);
 #pragma GCC unroll 6
-          for (int r = 0; r < R; r++) sum[r][v] += splat(weights[r * CHUNK + key]) * wide;
-        }
-        if (++key >= last) break;
-      }
-#pragma GCC unroll 4
-      for (int v = 0; v < V; v++) {
-        const vf wide = pair_second(load_bits(words + v * 64));
-#pragma GCC unroll 6
-        for (int r = 0; r < R; r++) sum[r][v] += splat(weights[r * CHUNK + key]) * wide;
-      }
-    } else {
-#pragma GCC unroll 4
-      for (int v = 0; v < V; v++) {
-        const vf wide = load((const float*)value + key * dims + at + v * 16);
-#pragma GCC unroll 6
-        for (int r = 0; r < R; r++) sum[r][v] += splat(weights[r * CHUNK + key]) * wide;
-      }
+      for (int r = 0; r < R; r++) sum[r][v] += weights[r * CHUNK + key] * wide;
     }
-    key++;
+  };
+  for (int key = first; key < last; key++) {
+    const char* words = value + ((BF16 ? key / 2 : key) * dims + at) * 4;
+    if (ahead && (!BF16 || key % 2 == 0))
+      for (int v = 0; v < V; v += PER_TILE) __builtin_prefetch(words + ahead + v * NATIVE * 4, 0, 2);
+    if (BF16 && key % 2)
+      add(std::true_type{}, key, words);
+    else
+      add(std::false_type{}, key, words);
   }
   for (int r = 0; r < R; r++)
-    for (int v = 0; v < V; v++) store(out + r * dims + at + v * 16, sum[r][v]);
+    for (int v = 0; v < V; v++) native_store(out + r * dims + at + v * NATIVE, sum[r][v]);
 }
 
 struct Band {  // up to BAND rows: positions, softmax state, where their sums live
@@ -132,7 +134,7 @@ void chunk_band(const float* q, int64_t dim, int64_t dims, const TileView* tiles
                 float softcap, int64_t lowest_key, Band& band, float* out) {
   alignas(64) float scores[R * CHUNK];
   score_band<R, BF16>(q, dim, tiles, scores);
-  const vi lanes = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  const vi lanes = iota();
   int64_t highest = 0;
   for (int r = 0; r < R; r++) {
     highest = std::max(highest, band.position[r]);
@@ -145,7 +147,8 @@ void chunk_band(const float* q, int64_t dim, int64_t dims, const TileView* tiles
       const int64_t end = t < count ? std::min<int64_t>(tiles[t].valid, band.position[r] - key + 1) : 0;
       const int64_t begin = window > 0 ? band.position[r] - window + 1 - key : 0;
       if (end < 16 || begin > 0) {
-        const vi seen = (lanes < splat_i((int)std::max<int64_t>(end, 0))) & (lanes >= splat_i((int)std::min<int64_t>(begin, 16)));
+        const vi seen = (vi)(lanes < splat_i((int)std::max<int64_t>(end, 0))) &
+                        (vi)(lanes >= splat_i((int)std::min<int64_t>(begin, 16)));
         x[t] = select(seen, x[t], splat(NONE));
       }
       peak = vmax(x[t], peak);
@@ -176,8 +179,9 @@ void chunk_band(const float* q, int64_t dim, int64_t dims, const TileView* tiles
     const int last = (int)std::min<int64_t>(tiles[t].valid, highest - key + 1);
     if (first >= last) continue;
     int64_t at = 0;
-    for (; at + 64 <= dims; at += 64) mix_tile<R, 4, BF16>(scores + t * 16, tiles[t], first, last, dims, at, out);
-    for (; at < dims; at += 16) mix_tile<R, 1, BF16>(scores + t * 16, tiles[t], first, last, dims, at, out);
+    for (; at + 4 * NATIVE <= dims; at += 4 * NATIVE)
+      mix_tile<R, 4, BF16>(scores + t * 16, tiles[t], first, last, dims, at, out);
+    for (; at < dims; at += 16) mix_tile<R, PER_TILE, BF16>(scores + t * 16, tiles[t], first, last, dims, at, out);
   }
 }
 

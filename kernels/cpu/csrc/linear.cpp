@@ -39,9 +39,13 @@ int64_t panel_bytes(const Linear& l) {
 }
 
 template <int KIND, int R, int V>
-struct Tile;  // sums of R rows by V vectors of 16 outputs (V = 2 per panel), into out[R][V*16]
+struct Tile;  // sums of R rows by V registers of outputs (PER_PANEL in a panel), into out[R][V * NATIVE]
 
-INLINE const char* panel_at(const char* weight, int64_t stride, int v) { return weight + (v / 2) * stride + (v % 2) * 64; }
+constexpr int PER_PANEL = PANEL / NATIVE;
+
+INLINE const char* panel_at(const char* weight, int64_t stride, int v) {
+  return weight + (v / PER_PANEL) * stride + (v % PER_PANEL) * NATIVE * 4;
+}
 
 // The panels after these, `ahead` bytes on, travel to the L2 cache while these are used.
 template <int V>
@@ -49,14 +53,14 @@ INLINE void fetch(const char* row, int64_t stride, int64_t ahead) {
 #if defined(__x86_64__)
   if (ahead)
 #pragma GCC unroll 8
-    for (int v = 0; v < V; v++) __builtin_prefetch(panel_at(row, stride, v) + ahead, 0, 2);
+    for (int v = 0; v < V; v += 64 / (NATIVE * 4)) __builtin_prefetch(panel_at(row, stride, v) + ahead, 0, 2);
 #endif
 }
 
 template <int R, int V>
-INLINE void spill(float* out, vf (&sum)[R][V]) {
+INLINE void spill(float* out, nf (&sum)[R][V]) {
   for (int r = 0; r < R; r++)
-    for (int v = 0; v < V; v++) store(out + (r * V + v) * LANES, sum[r][v]);
+    for (int v = 0; v < V; v++) native_store(out + (r * V + v) * NATIVE, sum[r][v]);
 }
 
 template <int R, int V>
@@ -64,17 +68,17 @@ struct Tile<F32, R, V> {
   static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
                   int64_t ahead, float* out) {
     const float* a = (const float*)codes;
-    vf sum[R][V] = {};
+    nf sum[R][V] = {};
     for (int64_t k = 0; k < l.k; k++, a += R) {
       const char* row = w + k * PANEL * 4;
       fetch<V>(row, stride, ahead);
-      vf b[V];
+      nf b[V];
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) b[v] = load((const float*)panel_at(row, stride, v));
+      for (int v = 0; v < V; v++) b[v] = native_load<nf>(panel_at(row, stride, v));
 #pragma GCC unroll 12
       for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-        for (int v = 0; v < V; v++) sum[r][v] += splat(a[r]) * b[v];
+        for (int v = 0; v < V; v++) sum[r][v] += a[r] * b[v];
     }
     spill<R, V>(out, sum);
   }
@@ -85,20 +89,20 @@ struct Tile<BF16, R, V> {
   static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
                   int64_t ahead, float* out) {
     const int64_t pairs = (l.k + 1) / 2;
-    vf sum[R][V] = {};
+    nf sum[R][V] = {};
 #if defined(__AVX512BF16__)
     if (use_bf16_dot()) {
       const int32_t* a = (const int32_t*)codes;
       for (int64_t k = 0; k < pairs; k++, a += R) {
-        vu b[V];
+        nu b[V];
         fetch<V>(w + k * PANEL * 4, stride, ahead);
 #pragma GCC unroll 8
-        for (int v = 0; v < V; v++) b[v] = load_bits(panel_at(w + k * PANEL * 4, stride, v));
+        for (int v = 0; v < V; v++) b[v] = native_load<nu>(panel_at(w + k * PANEL * 4, stride, v));
 #pragma GCC unroll 12
         for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
           for (int v = 0; v < V; v++)
-            sum[r][v] = (vf)_mm512_dpbf16_ps((__m512)sum[r][v], (__m512bh)_mm512_set1_epi32(a[r]), (__m512bh)b[v]);
+            sum[r][v] = (nf)_mm512_dpbf16_ps((__m512)sum[r][v], (__m512bh)_mm512_set1_epi32(a[r]), (__m512bh)b[v]);
       }
       spill<R, V>(out, sum);
       return;
@@ -106,95 +110,124 @@ struct Tile<BF16, R, V> {
 #endif
     const float* a = (const float*)codes;
     for (int64_t k = 0; k < pairs; k++, a += 2 * R) {
-      vu b[V];
+      nu b[V];
       fetch<V>(w + k * PANEL * 4, stride, ahead);
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) b[v] = load_bits(panel_at(w + k * PANEL * 4, stride, v));
-      vf wide[V];
+      for (int v = 0; v < V; v++) b[v] = native_load<nu>(panel_at(w + k * PANEL * 4, stride, v));
+      nf wide[V];
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) wide[v] = pair_first(b[v]);
+      for (int v = 0; v < V; v++) wide[v] = native_first(b[v]);
 #pragma GCC unroll 12
       for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-        for (int v = 0; v < V; v++) sum[r][v] += splat(a[r]) * wide[v];
+        for (int v = 0; v < V; v++) sum[r][v] += a[r] * wide[v];
 #pragma GCC unroll 8
-      for (int v = 0; v < V; v++) wide[v] = pair_second(b[v]);
+      for (int v = 0; v < V; v++) wide[v] = native_second(b[v]);
 #pragma GCC unroll 12
       for (int r = 0; r < R; r++)
 #pragma GCC unroll 8
-        for (int v = 0; v < V; v++) sum[r][v] += splat(a[R + r]) * wide[v];
+        for (int v = 0; v < V; v++) sum[r][v] += a[R + r] * wide[v];
     }
     spill<R, V>(out, sum);
   }
 };
 
-// sum += unsigned bytes of `w` times the four signed bytes of `x`, per 32-bit lane.
-INLINE vi dot4(vi sum, vu w, int32_t x) {
-#if defined(__AVX512VNNI__)
-  return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(x));
+#if !defined(__AVX512VNNI__)
+// Per 32-bit lane: the two 16-bit halves of w (at most 255) times those of x, added.
+INLINE ni pair_products(nu w, int32_t x) {
+#if defined(__AVX512BW__)
+  return (ni)_mm512_madd_epi16((__m512i)w, _mm512_set1_epi32(x));
+#elif defined(__AVX2__)
+  return (ni)_mm256_madd_epi16((__m256i)w, _mm256_set1_epi32(x));
+#elif defined(__x86_64__)
+  return (ni)_mm_madd_epi16((__m128i)w, _mm_set1_epi32(x));
 #else
-  for (int j = 0; j < 4; j++) {
-    const int32_t code = (int8_t)(x >> (8 * j));
-    sum += (vi)((w >> (8 * j)) & 255) * splat_i(code);
-  }
-  return sum;
+  return (ni)(w & 0xffffu) * (int32_t)(int16_t)x + (ni)(w >> 16) * (x >> 16);
+#endif
+}
+#endif
+
+// sum += unsigned bytes of `w` times the four signed bytes of `x`, per 32-bit lane.
+INLINE ni dot4(ni sum, nu w, int32_t x) {
+#if defined(__AVX512VNNI__)
+  return (ni)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(x));
+#else
+  // As 16-bit products: even and odd bytes apart, since 255 * 127 * 2 would saturate an 8-bit multiply-add.
+  const nu even = w & 0x00ff00ffu, odd = (w >> 8) & 0x00ff00ffu;
+  const int32_t x_even = ((int8_t)x & 0xffff) | (int32_t)((uint32_t)(int8_t)(x >> 16) << 16);
+  const int32_t x_odd = ((int8_t)(x >> 8) & 0xffff) | (int32_t)((uint32_t)(int8_t)(x >> 24) << 16);
+  return sum + pair_products(even, x_even) + pair_products(odd, x_odd);
 #endif
 }
 
 template <int R, int V>
 struct Tile<INT8, R, V> {
+  static INLINE void step_quad(const int32_t* a, const char* w, int64_t stride, int64_t ahead, ni (&dots)[R][V]) {
+    nu b[V];
+    fetch<V>(w, stride, ahead);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) b[v] = native_load<nu>(panel_at(w, stride, v));
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) dots[r][v] = dot4(dots[r][v], b[v], a[r]);
+  }
   static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
                   int64_t stride, int64_t column, int64_t ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
     const int64_t quads = padded_k(l) / 4, groups = groups_of(l);
-    vf sum[R][V] = {};
+    nf sum[R][V] = {};
     float excess[R] = {};  // codes are stored + 128: the same surplus for all outputs of a row
     int64_t k = 0;
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
-      vi dots[R][V] = {};
+      ni dots[R][V] = {};
       const int64_t end = g + 1 == groups ? quads : k + l.group / 4;
-      for (; k < end; k++, a += R) {
-        vu b[V];
-        fetch<V>(w + k * PANEL * 4, stride, ahead);
+      if (end - k == 8) {
 #pragma GCC unroll 8
-        for (int v = 0; v < V; v++) b[v] = load_bits(panel_at(w + k * PANEL * 4, stride, v));
-#pragma GCC unroll 12
-        for (int r = 0; r < R; r++)
-#pragma GCC unroll 8
-          for (int v = 0; v < V; v++) dots[r][v] = dot4(dots[r][v], b[v], a[r]);
+        for (int i = 0; i < 8; i++) step_quad(a + i * R, w + (k + i) * PANEL * 4, stride, ahead, dots);
+        a += 8 * R;
+        k = end;
       }
+      for (; k < end; k++, a += R) step_quad(a, w + k * PANEL * 4, stride, ahead, dots);
 #pragma GCC unroll 12
       for (int r = 0; r < R; r++) {
         excess[r] += offset[r];
 #pragma GCC unroll 8
-        for (int v = 0; v < V; v++) sum[r][v] += __builtin_convertvector(dots[r][v], vf) * splat(scale[r]);
+        for (int v = 0; v < V; v++) sum[r][v] += __builtin_convertvector(dots[r][v], nf) * scale[r];
       }
     }
     for (int r = 0; r < R; r++)
       for (int v = 0; v < V; v++)
-        sum[r][v] = (sum[r][v] - splat(128.0f * excess[r])) * load(l.scale + column + v * LANES);
+        sum[r][v] = (sum[r][v] - 128.0f * excess[r]) * native_load<nf>(l.scale + column + v * NATIVE);
     spill<R, V>(out, sum);
   }
 };
 
 template <int R, int V>
 struct Tile<GROUP4, R, V> {
+  static INLINE void step_eight(const int32_t* a, const char* w, int64_t stride, int64_t ahead, ni (&dots)[R][V]) {
+    fetch<V>(w, stride, ahead);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) {
+      const nu packed = native_load<nu>(panel_at(w, stride, v));
+      const nu low = packed & 0x0f0f0f0fu, high = (packed >> 4) & 0x0f0f0f0fu;
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++) dots[r][v] = dot4(dot4(dots[r][v], low, a[r]), high, a[R + r]);
+    }
+  }
   static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
                   int64_t stride, int64_t column, int64_t ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
     const int64_t groups = groups_of(l), eights = l.group / 8;
-    vf sum[R][V] = {};
+    nf sum[R][V] = {};
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
-      vi dots[R][V] = {};
-      for (int64_t k = 0; k < eights; k++, a += 2 * R, w += PANEL * 4) {
-        fetch<V>(w, stride, ahead);
-#pragma GCC unroll 8
-        for (int v = 0; v < V; v++) {
-          const vu packed = load_bits(panel_at(w, stride, v));
-          const vu low = packed & 0x0f0f0f0fu, high = (packed >> 4) & 0x0f0f0f0fu;
-#pragma GCC unroll 12
-          for (int r = 0; r < R; r++) dots[r][v] = dot4(dot4(dots[r][v], low, a[r]), high, a[R + r]);
-        }
+      ni dots[R][V] = {};
+      if (eights == 4) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) step_eight(a + 2 * i * R, w + i * PANEL * 4, stride, ahead, dots);
+        a += 8 * R, w += 4 * PANEL * 4;
+      } else {
+        for (int64_t k = 0; k < eights; k++, a += 2 * R, w += PANEL * 4) step_eight(a, w, stride, ahead, dots);
       }
       add_group<R, V>(l, g, groups, column, scale, offset, dots, sum);
     }
@@ -202,14 +235,14 @@ struct Tile<GROUP4, R, V> {
   }
   template <int R2, int V2>
   static INLINE void add_group(const Linear& l, int64_t g, int64_t groups, int64_t column, const float* scale,
-                               const float* offset, vi (&dots)[R2][V2], vf (&sum)[R2][V2]) {
+                               const float* offset, ni (&dots)[R2][V2], nf (&sum)[R2][V2]) {
 #pragma GCC unroll 8
     for (int v = 0; v < V2; v++) {
-      const int64_t at = ((column / PANEL + v / 2) * groups + g) * PANEL + (v % 2) * LANES;
-      const vf s = load_half(l.group_scale + at), m = load_half(l.group_min + at);
+      const int64_t at = ((column / PANEL + v / PER_PANEL) * groups + g) * PANEL + (v % PER_PANEL) * NATIVE;
+      const nf s = load_half(l.group_scale + at), m = load_half(l.group_min + at);
 #pragma GCC unroll 12
       for (int r = 0; r < R2; r++)
-        sum[r][v] = sum[r][v] + __builtin_convertvector(dots[r][v], vf) * (s * splat(scale[r])) + m * splat(offset[r]);
+        sum[r][v] = sum[r][v] + __builtin_convertvector(dots[r][v], nf) * (s * scale[r]) + m * offset[r];
     }
   }
 };
@@ -220,14 +253,14 @@ struct Tile<GROUP8, R, V> {
                   int64_t stride, int64_t column, int64_t ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
     const int64_t groups = groups_of(l), quads = l.group / 4;
-    vf sum[R][V] = {};
+    nf sum[R][V] = {};
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
-      vi dots[R][V] = {};
+      ni dots[R][V] = {};
       for (int64_t k = 0; k < quads; k++, a += R, w += PANEL * 4) {
         fetch<V>(w, stride, ahead);
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) {
-          const vu b = load_bits(panel_at(w, stride, v));
+          const nu b = native_load<nu>(panel_at(w, stride, v));
 #pragma GCC unroll 12
           for (int r = 0; r < R; r++) dots[r][v] = dot4(dots[r][v], b, a[r]);
         }
@@ -309,7 +342,7 @@ typedef void (*TileFunction)(const Linear&, const void*, const float*, const flo
 template <int KIND>
 TileFunction tile_for(int rows, int panels) {
   switch (rows * 8 + panels) {
-#define CASE(R, P) case R * 8 + P: return Tile<KIND, R, 2 * P>::run;
+#define CASE(R, P) case R * 8 + P: return Tile<KIND, R, PER_PANEL * P>::run;
     CASE(1, 1) CASE(2, 1) CASE(3, 1)
 #if defined(__AVX512F__)
     CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1)
@@ -367,17 +400,12 @@ void quantise_row(const Linear& l, const float* x, int8_t* codes, float* scale, 
     for (i = begin; i < end; i += LANES) {
       const int n = (int)std::min<int64_t>(LANES, end - i);
       const vf value = n == LANES ? load(x + i) : load_tail(x + i, n);
-#if defined(__AVX512F__)
-      const vi code = (vi)_mm512_cvtps_epi32((__m512)(value * splat(inverse)));
-#else
-      const vi code = __builtin_convertvector(round_even(value * splat(inverse)), vi);
-#endif
+      const vi code = round_to_int(value * splat(inverse));
       total += code;
-      const vb bytes = __builtin_convertvector(code, vb);
-      memcpy(codes + i, &bytes, n);
+      store_bytes(codes + i, code);  // the row has room for 16 more; what lies past `n` is overwritten below
     }
     // Codes of a group sum far below 2^24: exact in float.
-    const float sum = reduce_add(__builtin_convertvector(total, vf));
+    const float sum = reduce_add(to_float(total));
     scale[g * height] = step;
     offset[g * height] = step * sum;
   }

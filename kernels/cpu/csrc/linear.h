@@ -46,7 +46,7 @@ struct RowBlocks {
   int64_t rows, count, base, extra;
   RowBlocks(const Linear& linear, int64_t m) : rows(m) {
     const bool two_sums = linear.kind == INT8 || linear.kind == GROUP4 || linear.kind == GROUP8;
-    const int64_t most = two_sums && MAX_TILE_ROWS > 6 ? 6 : MAX_TILE_ROWS;
+    const int64_t most = two_sums ? (MAX_TILE_ROWS + 1) / 2 : MAX_TILE_ROWS;
     count = (m + most - 1) / most;
     base = count ? m / count : 0;
     extra = m - base * count;

@@ -14,7 +14,7 @@ namespace {
 constexpr float NONE = -std::numeric_limits<float>::infinity();
 constexpr int BLOCK = 512;  // ids per partial sum
 
-INLINE vf without_nan(vf x) { return select(x == x, x, splat(NONE)); }
+INLINE vf without_nan(vf x) { return select((vi)(x == x), x, splat(NONE)); }
 
 template <class T>
 INLINE vf logits_at(const T* p, int64_t i, int n) {
@@ -32,10 +32,10 @@ struct Best {
 template <class T>
 Best best_of(const T* logits, int64_t vocab) {
   vf value = splat(NONE);
-  vi where = {}, at = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  vi where = {}, at = iota();
   for_lanes(vocab, [&](int64_t i, int n) {
     const vf x = logits_at(logits, i, n);
-    const vi larger = x > value;
+    const vi larger = (vi)(x > value);
     value = select(larger, x, value);
     where = (at & larger) | (where & ~larger);
     at += 16;
@@ -154,10 +154,10 @@ double keep_largest(float* mass, int64_t vocab, int64_t limit, double target) {
   }
   const vf border = splat(last.mass);
   const vi last_id = splat_i(last.id);
-  vi ids = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  vi ids = iota();
   for_lanes(vocab, [&](int64_t i, int n) {
     const vf e = load_n(mass + i, n);
-    const vi kept = (vi)(e > border) | ((vi)(e == border) & (ids <= last_id));
+    const vi kept = (vi)(e > border) | ((vi)(e == border) & (vi)(last_id >= ids));
     store_n(mass + i, (vf)((vi)e & kept), n);
     ids += 16;
   });
@@ -247,7 +247,7 @@ void stats_row(const T* logits, int64_t vocab, int64_t token, int64_t top_k, flo
       const vf x = logits_at(logits, begin + i, n);
       const vf shifted = x - splat(best.value), e = vexp(shifted);
       sum += e;
-      product += select(e > splat(0.0f), e * shifted, splat(0.0f));
+      product += select((vi)(e > splat(0.0f)), e * shifted, splat(0.0f));
       second = vmax(vmin(x, first), second);
       first = vmax(x, first);
       above -= (vi)(x > splat(chosen));
