@@ -116,13 +116,24 @@ class LocalBackend:
 
         return EngineAnswer(engine, request, submit, ids, self._run)
 
-    async def embed(self, request: ChatRequest, card: ModelCard) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+    async def embed(
+        self,
+        request: ChatRequest,
+        card: ModelCard,
+        *,
+        share_key: str = "",
+        share_weight: float = 1.0,
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
         from engine import EngineError
 
         engine = self._ready(card)
         ids = await self._run(_encode_all, engine.tokenizer, request.inputs)
         try:
-            vectors = await engine.embed(ids)
+            vectors = await engine.embed(
+                ids, share_key=share_key, share_weight=share_weight, priority=priority, deadline_s=deadline_s
+            )
         except EngineError as error:
             raise as_gateway_error(error) from None
         return tuple(vectors), Usage(prompt_tokens=sum(len(one) for one in ids))

@@ -63,7 +63,16 @@ class OpenAIBackend:
         message = self._message(request, request_body(request, card, max_output_tokens), request_id)
         return UpstreamAnswer(self, message, request.action, stream=request.stream)
 
-    async def embed(self, request: ChatRequest, card: ModelCard) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+    async def embed(
+        self,
+        request: ChatRequest,
+        card: ModelCard,
+        *,
+        share_key: str = "",  # noqa: ARG002
+        share_weight: float = 1.0,  # noqa: ARG002
+        priority: int = 0,  # noqa: ARG002
+        deadline_s: float | None = None,  # noqa: ARG002
+    ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
         reply = await self.opened(self.send(self._message(request, request_body(request, card, 0), "")))
         try:
             return vectors(await reply.read())

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 from gateway.errors import GatewayError, InvalidRequest, Unavailable, UpstreamFailed
@@ -219,15 +220,23 @@ class Pipeline:
     def _generate(self, exchange: Exchange, card: ModelCard) -> AsyncIterator[Chunk]:
         request, obligations = known(exchange.request), known(exchange.decision).obligations
         backend, principal = self._backend(card), exchange.principal
+        share_key = f"{principal.tenant}/{principal.subject}"
         if request.action == "embeddings":
-            return _embedding(backend, request, card)
+            embed = partial(
+                backend.embed,
+                share_key=share_key,
+                share_weight=obligations.share_weight,
+                priority=obligations.priority,
+                deadline_s=exchange.context.deadline_s,
+            )
+            return _embedding(embed, request, card)
         return backend.generate(
             request,
             card,
             request_id=str(exchange.request_id),
             max_output_tokens=granted_tokens(known(exchange.estimate), exchange.reservation),
             tenant_salt=self._salt(principal, exchange.context),
-            share_key=f"{principal.tenant}/{principal.subject}",
+            share_key=share_key,
             share_weight=obligations.share_weight,
             priority=obligations.priority,
             deadline_s=exchange.context.deadline_s,
@@ -361,8 +370,12 @@ async def _backend_call(call: Awaitable[T]) -> T:
         raise FirstByteFailed(error) from None
 
 
-async def _embedding(backend: Backend, request: ChatRequest, card: ModelCard) -> AsyncIterator[Chunk]:
-    vectors, usage = await backend.embed(request, card)
+async def _embedding(
+    embed: Callable[[ChatRequest, ModelCard], Awaitable[tuple[tuple[tuple[float, ...], ...], Usage]]],
+    request: ChatRequest,
+    card: ModelCard,
+) -> AsyncIterator[Chunk]:
+    vectors, usage = await embed(request, card)
     yield Chunk(vectors=vectors, finish_reason="stop", usage=usage)
 
 

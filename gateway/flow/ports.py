@@ -143,8 +143,17 @@ class Backend(Protocol):
         """
         ...
 
-    async def embed(self, request: ChatRequest, card: ModelCard) -> tuple[tuple[tuple[float, ...], ...], Usage]:
-        """One vector per input, in order."""
+    async def embed(
+        self,
+        request: ChatRequest,
+        card: ModelCard,
+        *,
+        share_key: str = "",
+        share_weight: float = 1.0,
+        priority: int = 0,
+        deadline_s: float | None = None,
+    ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+        """One vector per input, in order, in the same queue and share as generations."""
         ...
 
     def status(self) -> Mapping[str, object]:

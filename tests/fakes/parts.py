@@ -185,6 +185,8 @@ class ScriptedBackend:
     between: Callable[[int], None] | None = None
     finish_reason: str = "stop"
     started: list[tuple[str, int]] = field(default_factory=list)
+    shares: list[Mapping[str, object]] = field(default_factory=list)
+    """What came with each embedding."""
     yielded: int = 0
     closed: int = 0
 
@@ -195,7 +197,10 @@ class ScriptedBackend:
         self.started.append((card.id, max_output_tokens))
         return ScriptedStream(self, card.id, max_output_tokens)
 
-    async def embed(self, request: ChatRequest, card: ModelCard) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+    async def embed(
+        self, request: ChatRequest, card: ModelCard, **share: object
+    ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+        self.shares.append(share)
         return tuple((0.5, float(number)) for number, _ in enumerate(request.inputs)), Usage(
             prompt_tokens=self.tokens or 0
         )

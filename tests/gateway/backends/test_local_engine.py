@@ -112,6 +112,13 @@ async def test_a_later_request_does_not_wait_for_an_earlier_one(backend: LocalBa
             await asyncio.sleep(0.01)
 
 
+async def test_an_embedding_is_served_from_its_tenants_share(backend: LocalBackend) -> None:
+    request = replace(ASK, action="embeddings", messages=(), inputs=("una esclusa", "un canal"))
+    _, usage = await backend.embed(request, CARD, share_key="acme/ana", priority=3)
+    shares = dict(backend._engines["tiny"].stats().shares)
+    assert shares["acme/ana"].prompt_tokens == usage.prompt_tokens
+
+
 async def test_what_the_engine_refuses_is_told_by_the_first_read(backend: LocalBackend) -> None:
     bad = replace(ASK, params=GenerationParams(logit_bias={10**6: 1.0}))
     await backend.count_prompt_tokens(bad, CARD)

@@ -265,6 +265,9 @@ async def test_embeddings_go_through_the_same_stages() -> None:
     assert chunks[0].vectors == ((0.5, 0.0), (0.5, 1.0))
     assert bench.completion.usage.prompt_tokens == 7
     assert len(bench.audit.intents) == 1
+    (share,) = bench.backend.shares
+    assert share["share_key"] == f"{bench.completion.principal.tenant}/{bench.completion.principal.subject}"
+    assert set(share) == {"share_key", "share_weight", "priority", "deadline_s"}
 
 
 async def test_a_client_that_leaves_before_the_first_chunk_is_settled_and_recorded() -> None:
