@@ -57,6 +57,11 @@ class EngineConfig:
         for name in positive:
             if getattr(self, name) < 1:
                 raise InvalidInput(name, getattr(self, name), "must be at least 1")
+        for name in ("max_seqs_per_share", "max_blocks_per_share", "num_kv_blocks", "kv_cache_bytes", "threads"):
+            if getattr(self, name) is not None and getattr(self, name) < 1:
+                raise InvalidInput(name, getattr(self, name), "must be at least 1, or unset")
+        if not self.starvation_bound_s > 0.0:
+            raise InvalidInput("starvation_bound_s", self.starvation_bound_s, "must be above 0")
         if not 0.0 < self.gpu_memory_utilization <= 1.0:
             raise InvalidInput("gpu_memory_utilization", self.gpu_memory_utilization, "must be in (0, 1]")
         if self.mixed_step_factor != 0 and not 1.0 < self.mixed_step_factor <= 1000.0:

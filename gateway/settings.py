@@ -185,6 +185,11 @@ class EngineSettings(Section):
     max_model_len: int | None = None
     enable_prefix_caching: bool = True
     scheduling_policy: Literal["fcfs", "priority", "fair"] = "fair"
+    max_seqs_per_share: int | None = Field(None, ge=1, description="Most running sequences of one subject")
+    max_blocks_per_share: int | None = Field(None, ge=1, description="Most KV blocks that one subject's requests hold")
+    starvation_bound_s: float = Field(10.0, gt=0, description="Who waited that long goes first, whatever the policy")
+    max_waiting: int = Field(4096, ge=1, description="Waiting sequences beyond which requests are refused with 503")
+    pooling: Literal["mean", "last"] = Field("mean", description="How a decoder's states become an embedding")
     tensor_parallel_size: int = 1
     threads: int | None = None
     deterministic: bool = False

@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from engine import EngineFault, EngineOverloaded, EngineUnavailable, InvalidInput, PoisonRequest, PromptTooLong
 from gateway.backends.engine_values import as_gateway_error, sampling_of
-from gateway.backends.local_engine import LocalBackend
+from gateway.backends.local_engine import LocalBackend, make_engine
 from gateway.errors import ConfigError, InvalidRequest, Unavailable
 from gateway.flow.values import ChatRequest, Chunk, GenerationParams, Message, ModelCard
 from gateway.settings import EngineSettings, ModelSettings
@@ -117,6 +117,18 @@ async def test_an_embedding_is_served_from_its_tenants_share(backend: LocalBacke
     _, usage = await backend.embed(request, CARD, share_key="acme/ana", priority=3)
     shares = dict(backend._engines["tiny"].stats().shares)
     assert shares["acme/ana"].prompt_tokens == usage.prompt_tokens
+
+
+async def test_every_engine_setting_reaches_the_engine(tiny: ModelSettings) -> None:
+    changed = {
+        "device": "cpu", "block_size": 8, "gpu_memory_utilization": 0.5, "kv_cache_bytes": 1 << 20, "max_num_seqs": 3,
+        "max_num_batched_tokens": 99, "max_model_len": 64, "enable_prefix_caching": False,
+        "scheduling_policy": "priority", "max_seqs_per_share": 2, "max_blocks_per_share": 9, "starvation_bound_s": 2.5,
+        "max_waiting": 17, "pooling": "last", "tensor_parallel_size": 2, "threads": 1, "deterministic": True,
+    }  # fmt: skip
+    assert set(changed) == set(EngineSettings.model_fields)
+    made = make_engine(tiny, EngineSettings.model_validate(changed)).config
+    assert {name: getattr(made, name) for name in changed} == changed
 
 
 async def test_what_the_engine_refuses_is_told_by_the_first_read(backend: LocalBackend) -> None:
