@@ -95,6 +95,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "esc_linear": (None, (POINTER(LinearStruct), P, N, P, B, B)),
     "esc_pack_float": (None, (P, B, N, N, N, P, B)),
     "esc_pack_half": (None, (P, B, N, N, N, P, P)),
+    "esc_prefer_bf16_dot": (c_int, (B,)),
     "esc_has_half": (c_int, ()),
     "esc_advise_large_pages": (None, (P, N)),
     "esc_pack_int8": (None, (P, B, N, N, N, P, P)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import gguf
 import numpy as np
 import pytest
@@ -9,6 +11,10 @@ import torch
 from torch import Tensor
 
 from kernels.contracts import KernelError, Ops, QuantizedWeight
+from kernels.cpu import build
+from kernels.cpu import linear as linear_module
+from kernels.cpu.library import lib
+from kernels.cpu.linear import _pack_float
 from kernels.reference.dequantize import FORMATS, dequantize
 from tests.kernels.conftest import TOLERANCES, assert_near
 
@@ -160,3 +166,23 @@ def test_embedding_reads_plain_and_quantised_rows(reference: Ops) -> None:
 def test_an_id_outside_the_table_is_refused(reference: Ops) -> None:
     with pytest.raises(KernelError, match="20 rows"):
         reference.embedding(torch.tensor([20]), torch.zeros(20, 4))
+
+
+@pytest.fixture
+def bf16_dots(cpu: Ops, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Dense bfloat16 weights through AVX512-BF16 dots, as on CPUs whose dots run at full rate."""
+    if "avx512_bf16" not in build.cpu_flags():
+        pytest.skip("this CPU has no AVX512-BF16")
+    monkeypatch.setattr(linear_module, "_pack_half", lambda weights, struct: _pack_float(weights, struct, bf16=True))
+    before = lib().esc_prefer_bf16_dot(1)
+    yield
+    lib().esc_prefer_bf16_dot(before)
+
+
+@pytest.mark.usefixtures("bf16_dots")
+@pytest.mark.parametrize("rows", [1, 2, 7, 12, 13, 64])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_bfloat16_dots_agree(cpu: Ops, reference: Ops, shape: tuple[int, int], rows: int) -> None:
+    weight, x = (torch.randn(shape) / shape[1] ** 0.5).bfloat16(), torch.randn(rows, shape[1]).bfloat16()
+    got = cpu.linear(x, cpu.pack_linear(weight))
+    assert_near(got, reference.linear(x, reference.pack_linear(weight)))

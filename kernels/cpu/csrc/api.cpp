@@ -10,6 +10,7 @@
 
 #include "attention.h"
 #include "decoder.h"
+#include "layout.h"
 #include "linear.h"
 #include "packing.h"
 #include "pool.h"
@@ -203,6 +204,12 @@ API void esc_pack_float(const void* source, int source_bf16, int64_t n, int64_t 
 API void esc_pack_half(const void* source, int source_bf16, int64_t n, int64_t k, int64_t row0, void* weight,
                        float* scale) {
   pack_half(source, source_bf16 != 0, n, k, row0, weight, scale);
+}
+// Returns what was preferred before.
+API int esc_prefer_bf16_dot(int on) {
+  const bool before = use_bf16_dot();
+  prefer_bf16_dot(on != 0);
+  return before;
 }
 API int esc_has_half() {
 #if defined(__AVX512FP16__)

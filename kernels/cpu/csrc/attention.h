@@ -10,6 +10,10 @@
 
 namespace esclusa {
 
+constexpr int CHUNK_TILES = 4;
+constexpr int CHUNK = CHUNK_TILES * 16;
+constexpr int MAX_ROWS = 48;  // query rows (tokens x heads of a group) of one item
+
 struct Cache {
   void* key;
   void* value;

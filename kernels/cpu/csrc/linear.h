@@ -70,4 +70,7 @@ void pack_block(const Linear& linear, const RowBlocks& blocks, int64_t block, co
 // y[rows][ldy] float or bfloat16.
 void multiply(const Linear& linear, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16);
 
+// Overrides the choice made for this CPU (tests); packed weights serve both.
+void prefer_bf16_dot(bool on);
+
 }  // namespace esclusa

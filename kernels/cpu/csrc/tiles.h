@@ -1,0 +1,298 @@
+// The inner kernels of `linear.cpp`: sums of R rows by a few panels, held in registers over all inputs. One
+// specialisation per kind; rows and panels are template arguments so that loops unroll into straight code.
+#pragma once
+#include <algorithm>
+
+#include "layout.h"
+#include "simd.h"
+
+namespace esclusa {
+
+template <int KIND, int R, int V>
+struct Tile;  // sums of R rows by V registers of outputs (PER_PANEL in a panel), into out[R][V * NATIVE]
+
+constexpr int PER_PANEL = PANEL / NATIVE;
+
+INLINE const char* panel_at(const char* weight, int64_t stride, int v) {
+  return weight + (v / PER_PANEL) * stride + (v % PER_PANEL) * NATIVE * 4;
+}
+
+// The panels after these, `ahead` bytes on, travel to the L2 cache while these are used.
+template <int V>
+INLINE void fetch(const char* row, int64_t stride, int64_t ahead) {
+#if defined(__x86_64__)
+  if (ahead)
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v += 64 / (NATIVE * 4)) __builtin_prefetch(panel_at(row, stride, v) + ahead, 0, 2);
+#endif
+}
+
+template <int R, int V>
+INLINE void spill(float* out, nf (&sum)[R][V]) {
+  for (int r = 0; r < R; r++)
+    for (int v = 0; v < V; v++) native_store(out + (r * V + v) * NATIVE, sum[r][v]);
+}
+
+template <int R, int V>
+struct Tile<F32, R, V> {
+  static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
+                  int64_t ahead, float* out) {
+    const float* a = (const float*)codes;
+    nf sum[R][V] = {};
+    for (int64_t k = 0; k < l.k; k++, a += R) {
+      const char* row = w + k * PANEL * 4;
+      fetch<V>(row, stride, ahead);
+      nf b[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) b[v] = native_load<nf>(panel_at(row, stride, v));
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sum[r][v] += a[r] * b[v];
+    }
+    spill<R, V>(out, sum);
+  }
+};
+
+template <int R, int V>
+struct Tile<BF16, R, V> {
+  static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
+                  int64_t ahead, float* out) {
+    const int64_t pairs = (l.k + 1) / 2;
+    nf sum[R][V] = {};
+#if defined(__AVX512BF16__)
+    if (use_bf16_dot()) {
+      const int32_t* a = (const int32_t*)codes;
+      for (int64_t k = 0; k < pairs; k++, a += R) {
+        nu b[V];
+        fetch<V>(w + k * PANEL * 4, stride, ahead);
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) b[v] = native_load<nu>(panel_at(w + k * PANEL * 4, stride, v));
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+          for (int v = 0; v < V; v++)
+            sum[r][v] = (nf)_mm512_dpbf16_ps((__m512)sum[r][v], (__m512bh)_mm512_set1_epi32(a[r]), (__m512bh)b[v]);
+      }
+      spill<R, V>(out, sum);
+      return;
+    }
+#endif
+    const float* a = (const float*)codes;
+    for (int64_t k = 0; k < pairs; k++, a += 2 * R) {
+      nu b[V];
+      fetch<V>(w + k * PANEL * 4, stride, ahead);
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) b[v] = native_load<nu>(panel_at(w + k * PANEL * 4, stride, v));
+      nf wide[V];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) wide[v] = native_first(b[v]);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sum[r][v] += a[r] * wide[v];
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) wide[v] = native_second(b[v]);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sum[r][v] += a[R + r] * wide[v];
+    }
+    spill<R, V>(out, sum);
+  }
+};
+
+#if !defined(__AVX512VNNI__)
+// Per 32-bit lane: the two 16-bit halves of w (at most 255) times those of x, added.
+INLINE ni pair_products(nu w, int32_t x) {
+#if defined(__AVX512BW__)
+  return (ni)_mm512_madd_epi16((__m512i)w, _mm512_set1_epi32(x));
+#elif defined(__AVX2__)
+  return (ni)_mm256_madd_epi16((__m256i)w, _mm256_set1_epi32(x));
+#elif defined(__x86_64__)
+  return (ni)_mm_madd_epi16((__m128i)w, _mm_set1_epi32(x));
+#else
+  return (ni)(w & 0xffffu) * (int32_t)(int16_t)x + (ni)(w >> 16) * (x >> 16);
+#endif
+}
+#endif
+
+// sum += unsigned bytes of `w` times the four signed bytes of `x`, per 32-bit lane.
+INLINE ni dot4(ni sum, nu w, int32_t x) {
+#if defined(__AVX512VNNI__)
+  return (ni)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)w, _mm512_set1_epi32(x));
+#else
+  // As 16-bit products: even and odd bytes apart, since 255 * 127 * 2 would saturate an 8-bit multiply-add.
+  const nu even = w & 0x00ff00ffu, odd = (w >> 8) & 0x00ff00ffu;
+  const int32_t x_even = ((int8_t)x & 0xffff) | (int32_t)((uint32_t)(int8_t)(x >> 16) << 16);
+  const int32_t x_odd = ((int8_t)(x >> 8) & 0xffff) | (int32_t)((uint32_t)(int8_t)(x >> 24) << 16);
+  return sum + pair_products(even, x_even) + pair_products(odd, x_odd);
+#endif
+}
+
+template <int R, int V>
+struct Tile<INT8, R, V> {
+  static INLINE void step_quad(const int32_t* a, const char* w, int64_t stride, int64_t ahead, ni (&dots)[R][V]) {
+    nu b[V];
+    fetch<V>(w, stride, ahead);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) b[v] = native_load<nu>(panel_at(w, stride, v));
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) dots[r][v] = dot4(dots[r][v], b[v], a[r]);
+  }
+  static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
+                  int64_t stride, int64_t column, int64_t ahead, float* out) {
+    const int32_t* a = (const int32_t*)codes;
+    const int64_t quads = padded_k(l) / 4, groups = groups_of(l);
+    nf sum[R][V] = {};
+    float excess[R] = {};  // codes are stored + 128: the same surplus for all outputs of a row
+    int64_t k = 0;
+    for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
+      ni dots[R][V] = {};
+      const int64_t end = g + 1 == groups ? quads : k + l.group / 4;
+      if (end - k == 8) {
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) step_quad(a + i * R, w + (k + i) * PANEL * 4, stride, ahead, dots);
+        a += 8 * R;
+        k = end;
+      }
+      for (; k < end; k++, a += R) step_quad(a, w + k * PANEL * 4, stride, ahead, dots);
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++) {
+        excess[r] += offset[r];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) sum[r][v] += __builtin_convertvector(dots[r][v], nf) * scale[r];
+      }
+    }
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++)
+        sum[r][v] = (sum[r][v] - 128.0f * excess[r]) * native_load<nf>(l.scale + column + v * NATIVE);
+    spill<R, V>(out, sum);
+  }
+};
+
+template <int R, int V>
+struct Tile<GROUP4, R, V> {
+  static INLINE void step_eight(const int32_t* a, const char* w, int64_t stride, int64_t ahead, ni (&dots)[R][V]) {
+    fetch<V>(w, stride, ahead);
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) {
+      const nu packed = native_load<nu>(panel_at(w, stride, v));
+      const nu low = packed & 0x0f0f0f0fu, high = (packed >> 4) & 0x0f0f0f0fu;
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++) dots[r][v] = dot4(dot4(dots[r][v], low, a[r]), high, a[R + r]);
+    }
+  }
+  static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
+                  int64_t stride, int64_t column, int64_t ahead, float* out) {
+    const int32_t* a = (const int32_t*)codes;
+    const int64_t groups = groups_of(l), eights = l.group / 8;
+    nf sum[R][V] = {};
+    for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
+      ni dots[R][V] = {};
+      if (eights == 4) {
+#pragma GCC unroll 4
+        for (int i = 0; i < 4; i++) step_eight(a + 2 * i * R, w + i * PANEL * 4, stride, ahead, dots);
+        a += 8 * R, w += 4 * PANEL * 4;
+      } else {
+        for (int64_t k = 0; k < eights; k++, a += 2 * R, w += PANEL * 4) step_eight(a, w, stride, ahead, dots);
+      }
+      add_group<R, V>(l, g, groups, column, scale, offset, dots, sum);
+    }
+    spill<R, V>(out, sum);
+  }
+  template <int R2, int V2>
+  static INLINE void add_group(const Linear& l, int64_t g, int64_t groups, int64_t column, const float* scale,
+                               const float* offset, ni (&dots)[R2][V2], nf (&sum)[R2][V2]) {
+#pragma GCC unroll 8
+    for (int v = 0; v < V2; v++) {
+      const int64_t at = ((column / PANEL + v / PER_PANEL) * groups + g) * PANEL + (v % PER_PANEL) * NATIVE;
+      const nf s = load_half(l.group_scale + at), m = load_half(l.group_min + at);
+#pragma GCC unroll 12
+      for (int r = 0; r < R2; r++)
+        sum[r][v] = sum[r][v] + __builtin_convertvector(dots[r][v], nf) * (s * scale[r]) + m * offset[r];
+    }
+  }
+};
+
+template <int R, int V>
+struct Tile<GROUP8, R, V> {
+  static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
+                  int64_t stride, int64_t column, int64_t ahead, float* out) {
+    const int32_t* a = (const int32_t*)codes;
+    const int64_t groups = groups_of(l), quads = l.group / 4;
+    nf sum[R][V] = {};
+    for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
+      ni dots[R][V] = {};
+      for (int64_t k = 0; k < quads; k++, a += R, w += PANEL * 4) {
+        fetch<V>(w, stride, ahead);
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) {
+          const nu b = native_load<nu>(panel_at(w, stride, v));
+#pragma GCC unroll 12
+          for (int r = 0; r < R; r++) dots[r][v] = dot4(dots[r][v], b, a[r]);
+        }
+      }
+      Tile<GROUP4, R, V>::template add_group<R, V>(l, g, groups, column, scale, offset, dots, sum);
+    }
+    spill<R, V>(out, sum);
+  }
+};
+
+#if defined(__AVX512FP16__)
+template <int R, int V>
+struct Tile<HALF, R, V> {
+  static void run(const Linear& l, const void* codes, const float* scale, const float*, const char* w, int64_t stride,
+                  int64_t column, int64_t ahead, float* out) {
+    constexpr int PANELS = V / 2;
+    const int32_t* a = (const int32_t*)codes;  // each activation twice, so that a 32-bit broadcast fills all lanes
+    for (int i = 0; i < R * V; i++) store(out + i * LANES, vf{});
+    for (int64_t begin = 0; begin < l.k; begin += HALF_CHUNK) {
+      const int64_t end = std::min<int64_t>(l.k, begin + HALF_CHUNK);
+      __m512h sum[R][PANELS];
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++) sum[r][p] = _mm512_setzero_ph();
+      for (int64_t k = begin; k < end; k++, a += R) {
+        __m512h b[PANELS];
+        if (ahead)
+#pragma GCC unroll 4
+          for (int p = 0; p < PANELS; p++) __builtin_prefetch(w + p * stride + k * 64 + ahead, 0, 2);
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++) b[p] = _mm512_loadu_ph(w + p * stride + k * 64);
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++) {
+          const __m512h x = (__m512h)_mm512_set1_epi32(a[r]);
+#pragma GCC unroll 4
+          for (int p = 0; p < PANELS; p++) sum[r][p] = _mm512_fmadd_ph(x, b[p], sum[r][p]);
+        }
+      }
+#pragma GCC unroll 12
+      for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+        for (int p = 0; p < PANELS; p++) {
+          float* at = out + r * V * LANES + p * PANEL;
+          const __m512i bits = (__m512i)sum[r][p];
+          store(at, load(at) + (vf)_mm512_cvtxph_ps((__m256h)_mm512_castsi512_si256(bits)));
+          store(at + 16, load(at + 16) + (vf)_mm512_cvtxph_ps((__m256h)_mm512_extracti64x4_epi64(bits, 1)));
+        }
+    }
+    for (int r = 0; r < R; r++)
+      for (int v = 0; v < V; v++) {
+        float* at = out + (r * V + v) * LANES;
+        store(at, load(at) * (load(l.scale + column + v * LANES) * splat(scale[r])));
+      }
+  }
+};
+#else
+template <int R, int V>
+struct Tile<HALF, R, V> {
+  static void run(const Linear&, const void*, const float*, const float*, const char*, int64_t, int64_t, int64_t,
+                  float*) {}
+};
+#endif
+
+}  // namespace esclusa
