@@ -184,14 +184,18 @@ class ChatBody(Sampling):
 
 class CompletionBody(Sampling):
     prompt: str | Annotated[list[TokenId], Field(min_length=1, max_length=1_000_000)]
+    max_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    """0 with `echo` only: the prompt's own text and log-probabilities."""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
 
     def to_request(self) -> ChatRequest:
         if self.prompt == "":
             raise InvalidRequest("`prompt` is empty.", code="invalid_value", param="prompt")
+        if self.max_tokens == 0 and not self.echo:
+            raise InvalidRequest("`max_tokens` is 0 without `echo`.", code="invalid_value", param="max_tokens")
         params = self.params(
-            max_tokens=self.max_tokens or 16,
+            max_tokens=16 if self.max_tokens is None else self.max_tokens,
             logprobs=self.logprobs is not None,
             top_logprobs=self.logprobs or 0,
             echo=bool(self.echo),

@@ -40,9 +40,16 @@ def sampling_of(params: GenerationParams, max_output_tokens: int, defaults: Mode
         bad_words=params.bad_words,
         allowed_token_ids=params.allowed_token_ids,
         logprobs=params.top_logprobs if params.logprobs else None,
-        prompt_logprobs=params.prompt_logprobs,
+        prompt_logprobs=_prompt_logprobs(params),
         grammar=grammar,
     )
+
+
+def _prompt_logprobs(params: GenerationParams) -> int | None:
+    """An echo without an answer is, to the engine, a request for the prompt's log-probabilities."""
+    if params.prompt_logprobs is None and params.echo and params.max_tokens == 0:
+        return 0
+    return params.prompt_logprobs
 
 
 def _first(asked: float | None, configured: float | None, otherwise: float) -> float:

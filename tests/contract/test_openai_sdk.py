@@ -106,6 +106,24 @@ def test_a_text_completion_with_echo_repeats_the_prompt(client: OpenAI) -> None:
     assert answer.object == "text_completion"
 
 
+def test_an_echo_without_an_answer_gives_the_prompt_and_its_log_probabilities(client: OpenAI) -> None:
+    answer = client.completions.create(
+        model="tiny", prompt="hola", echo=True, max_tokens=0, extra_body={"prompt_logprobs": 1}
+    )
+    choice = answer.choices[0]
+    assert (choice.text, choice.finish_reason) == ("hola", "length")
+    entries = choice.prompt_logprobs  # type: ignore[attr-defined]
+    assert answer.usage is not None
+    assert (len(entries), entries[0]) == (answer.usage.prompt_tokens, None)
+    assert answer.usage.completion_tokens == 0
+
+
+def test_no_tokens_without_an_echo_is_a_bad_request(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.completions.create(model="tiny", prompt="hola", max_tokens=0)
+    assert caught.value.param == "max_tokens"
+
+
 def test_a_text_completion_streams(client: OpenAI) -> None:
     chunks = list(client.completions.create(model="tiny", prompt=[5, 6, 7], max_tokens=4, temperature=0, stream=True))
     assert chunks[-1].choices[0].finish_reason in ("stop", "length")
