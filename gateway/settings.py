@@ -164,8 +164,9 @@ class ModelSettings(Section):
     labels: dict[str, str] = Field(default_factory=dict)
     context_window: int | None = None
     max_output_tokens: int | None = None
-    price_in_micro: int = 0
-    price_out_micro: int = 0
+    price_in_micro: int = Field(0, ge=0, description="micro-units of `currency` per million prompt tokens")
+    price_out_micro: int = Field(0, ge=0, description="micro-units of `currency` per million output tokens")
+    currency: str = Field("EUR", pattern=r"^[A-Z]{3}$", description="ISO 4217; budgets count in one currency")
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     quantization: str | None = None
     temperature: float | None = Field(None, ge=0, le=2, description="used when the caller names none; else 1.0")

@@ -172,6 +172,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
                 {
                     "audit": audit.status,
                     "limits": limits.state,
+                    "policy": lambda: policy_state(access),
                     "http": lambda: {"in_flight": in_flight.count, "rejected": in_flight.rejected},
                 }
             )
@@ -270,6 +271,12 @@ async def _start(service: IdentityService | AccessService | LimitService | Audit
     """Closed even when its start fails half-way."""
     stack.push_async_callback(service.close)
     await service.start()
+
+
+def policy_state(access: AccessService) -> Mapping[str, object]:
+    """For metrics: a replica that serves an old policy must be seen before it has to stop."""
+    status = access.status()
+    return {"state": status.state, "version": status.version, "age_s": status.age_s}
 
 
 def _readiness(

@@ -1,4 +1,7 @@
-"""Warnings about a compiled policy: dead patterns, shadowed rules, roles that give nothing. Never refuses anything."""
+"""Warnings about a compiled policy: dead patterns, shadowed rules, roles that give nothing, budgets that cannot count.
+
+Never refuses anything.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ MAX_SHADOW_RULES = 1000
 
 
 def warnings_of(snapshot: Snapshot) -> list[Problem]:
-    return [*_dead_patterns(snapshot), *_shadowed(snapshot), *_empty_roles(snapshot)]
+    return [*_dead_patterns(snapshot), *_shadowed(snapshot), *_empty_roles(snapshot), *_currencies(snapshot)]
 
 
 def _warning(message: str, path: Path, kind: str, hint: str | None = None) -> Problem:
@@ -111,3 +114,27 @@ def _empty_roles(snapshot: Snapshot) -> Iterator[Problem]:
         inherited_by = any(name in closure for role, closure in snapshot.closures.items() if role != name)
         if not (snapshot.closures[name] & granting) and not inherited_by:
             yield _warning(f"role `{name}` gives nothing: no allow rule names it", ("roles", name), "empty_role")
+
+
+def _currencies(snapshot: Snapshot) -> Iterator[Problem]:
+    """A budget in one currency refuses models priced in another: nobody converts."""
+    places = {limit.id: index for index, limit in enumerate(snapshot.document.limits)}
+    for limit in snapshot.limits:
+        if limit.quantities["cost_micro"] is None:
+            continue
+        currency = limit.quantities["currency"]
+        refused = sorted(
+            card.id
+            for card in snapshot.catalog.values()
+            if card.currency != currency
+            and (card.price_in_micro or card.price_out_micro)
+            and (limit.models is None or limit.models.matches(card))
+        )
+        if refused:
+            yield _warning(
+                f"`{limit.quantities['id']}` counts {currency}; it refuses what is priced in another currency: "
+                + ", ".join(f"`{name}`" for name in refused[:5]),
+                ("limits", places[limit.quantities["id"]]),
+                "other",
+                "give the models and the budget one currency, or a scope without these models",
+            )

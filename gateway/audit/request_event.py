@@ -132,6 +132,7 @@ def _decision(exchange: Exchange) -> dict[str, Any]:
                 "granted_output_tokens": reservation.granted_output_tokens,
                 "clamped_by": reservation.clamped_by,
                 "degraded": reservation.degraded or None,
+                "warnings": list(reservation.warnings) or None,
                 "store": reservation.store,
             }
         )

@@ -81,9 +81,8 @@ class Look:
                 Refusal(now, "concurrency", index, self.flying, self.flying, rule.concurrent, 1, 0, "concurrent")
             )
         if rule.requests is not None and self._requests() + 1 > rule.requests:
-            found.append(
-                Refusal(now, "requests", index, tally.requests, 0, rule.requests, 1, previous.requests, "requests")
-            )
+            count: Kind = "requests" if self.bound.rate else "budget"
+            found.append(Refusal(now, count, index, tally.requests, 0, rule.requests, 1, previous.requests, "requests"))
         if rule.tokens is not None:
             least = self._least(claim, rule.tokens - prompt)
             if rule.tokens - self._tokens() - prompt < least:

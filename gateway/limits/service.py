@@ -18,7 +18,7 @@ from gateway.limits.claim import BoundRule, Refusal, Settlement, Tally, claim_fo
 from gateway.limits.local import LocalStore
 from gateway.limits.settlements import PendingSettlements
 from gateway.limits.store import LimitStore, StoreUnavailable
-from gateway.limits.verdict import granted, passed_threshold, refused, store_down
+from gateway.limits.verdict import granted, other_currency, passed_threshold, refused, store_down
 from gateway.settings import LimitSettings
 
 _log = logging.getLogger("esclusa.limits")
@@ -147,6 +147,9 @@ class LimitService:
         estimate: Estimate,
         card: ModelCard,
     ) -> LimitVerdict:
+        uncountable = other_currency(limits, card)
+        if uncountable is not None:
+            return uncountable
         claim = claim_for(
             self._ids.uuid7().hex,
             estimate,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
-from gateway.flow.values import Headroom, LimitRule, LimitVerdict, Reservation
+from gateway.flow.values import Headroom, LimitRule, LimitVerdict, ModelCard, Reservation
 from gateway.limits.claim import BoundRule, Claim, Grant, Refusal
 from gateway.limits.windows import carried_over, sliding_wait_ms
 from gateway.limits.wording import refusal_text, scope_text, span_text
@@ -67,6 +67,23 @@ def store_down(rule: LimitRule) -> LimitVerdict:
         retry_after_s=5.0,
         degraded=True,
     )
+
+
+def other_currency(limits: Sequence[LimitRule], card: ModelCard) -> LimitVerdict | None:
+    """A budget cannot count a price in another currency, and what cannot be counted is not let through."""
+    if not (card.price_in_micro or card.price_out_micro):
+        return None
+    for rule in limits:
+        if rule.cost_micro is not None and rule.currency != card.currency:
+            return LimitVerdict(
+                allowed=False,
+                kind="budget",
+                rule_id=rule.id,
+                reason=f"The budget of your {scope_text(rule)} counts {rule.currency}, and this model is priced in "
+                f"{card.currency}: what it costs cannot be held against the budget.",
+                retry_after_s=86_400.0,
+            )
+    return None
 
 
 def retry_after_s(refusal: Refusal, bound: BoundRule) -> float | None:

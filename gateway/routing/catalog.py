@@ -74,6 +74,7 @@ def _card(model: ModelSettings, settings: Settings) -> ModelCard:
         max_output_tokens=model.max_output_tokens,
         price_in_micro=model.price_in_micro,
         price_out_micro=model.price_out_micro,
+        currency=model.currency,
         upstream_model=model.upstream_model,
         actions=model.actions,
     )

@@ -155,3 +155,9 @@ class StateCollector(Collector):
             for name, value in state().items():
                 if isinstance(value, bool | int | float):
                     yield GaugeMetricFamily(f"esclusa_{part}_{name}", f"{part}: {name}", value=float(value))
+                elif name == "state":
+                    known = GaugeMetricFamily(
+                        f"esclusa_{part}_state", f"{part}: 1 for the present state", labels=[name]
+                    )
+                    known.add_metric([str(value)], 1.0)
+                    yield known

@@ -63,7 +63,9 @@ for i = 2, #ARGV do
     if flying + 1 > rule.ln then refuse(rule, CONCURRENCY, flying, flying, rule.ln, 1, 0, 5) end
   end
 
-  if rule.lr >= 0 and rule.all_requests + 1 > rule.lr then refuse(rule, REQUESTS, r, 0, rule.lr, 1, pr, 0) end
+  if rule.lr >= 0 and rule.all_requests + 1 > rule.lr then
+    refuse(rule, rate == '1' and REQUESTS or BUDGET, r, 0, rule.lr, 1, pr, 0)
+  end
 
   local kind = rate == '1' and TOKENS or BUDGET
   -- The least output worth starting for. A budget is spent to its last token; in a rate window waiting is better.

@@ -106,7 +106,7 @@ async def test_a_window_known_to_be_full_is_refused_without_the_store(make_limit
     await ask(limiter, limit)
     verdict = limiter.precheck([limit])
     assert verdict is not None
-    assert (verdict.allowed, verdict.kind) == (False, "requests")
+    assert (verdict.allowed, verdict.kind) == (False, "budget")
 
 
 async def test_a_full_window_is_asked_about_again_after_a_moment(make_limiter: MakeLimiter) -> None:

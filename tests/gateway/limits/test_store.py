@@ -62,7 +62,7 @@ async def test_requests_are_counted_up_to_the_limit(store: ValkeyStore) -> None:
     outcomes = [await reserve(store, number, limit) for number in range(4)]
     assert [isinstance(outcome, Grant) for outcome in outcomes] == [True, True, True, False]
     assert isinstance(outcomes[3], Refusal)
-    assert (outcomes[3].kind, outcomes[3].used, outcomes[3].limit) == ("requests", 3, 3)
+    assert (outcomes[3].kind, outcomes[3].used, outcomes[3].limit) == ("budget", 3, 3)
 
 
 async def test_requests_at_once_are_counted_until_they_settle(store: ValkeyStore) -> None:

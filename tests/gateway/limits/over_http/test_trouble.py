@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import time
@@ -12,6 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from prometheus_client import generate_latest
 
 from gateway.local.valkey import PrivateValkey
 from tests.fakes.stage import Stage, apart
@@ -79,6 +81,10 @@ def usage(stage: Stage, subject: str, role: str, limit_id: str) -> dict[str, tup
     return {item["quantity"]: (item["used"], item["held"]) for item in window["quantities"]}
 
 
+def metrics(stage: Stage) -> str:
+    return generate_latest(stage.gateway.services.registry).decode()
+
+
 def test_of_a_hundred_requests_at_99_percent_at_most_one_overspends(stage: Stage) -> None:
     stage.upstream.words = tuple("w " for _ in range(9_880))
     assert post(stage, {**ASK, "max_tokens": 9_889}, "racer", sub="u-racer").status_code == 200
@@ -140,6 +146,10 @@ def test_a_frozen_store_costs_little_is_told_and_opens_no_limit(stage: Stage, fr
         assert overheads[len(overheads) // 2] <= 50
         assert overheads[-4] <= 100
         assert httpx2.get(f"{stage.url}/readyz").json()["parts"]["limits"] == "degraded"
+        states = [line for line in metrics(stage).splitlines() if "limits" in line and "degraded" in line]
+        assert any(line.endswith(" 1.0") for line in states), states
+        *_, completion = stage.records(answers[-1].headers["x-request-id"])
+        assert json.loads(completion["rec"])["decision"]["reservation"]["degraded"] is True
         # A fifth of five requests, as this is one of five replicas.
         codes = [post(stage, ASK, "analyst", sub="u-five").status_code for _ in range(4)]
         assert codes == [200, 429, 429, 429]
