@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.access.compiler import find_warnings
@@ -159,3 +161,13 @@ def test_a_grant_by_label_follows_the_label() -> None:
     body = WILD.replace('ids: ["acme/*"]', "labels: {hosting: internal}")
     snapshot = policy(body, known=frozenset())
     assert (decide(snapshot, who("r"), SMALL).allowed, decide(snapshot, who("r"), LARGE).allowed) == (True, False)
+
+
+def test_a_budget_that_cannot_count_a_models_currency_is_warned_of() -> None:
+    dear = (replace(SMALL, price_out_micro=5, currency="COP"), replace(LARGE, price_out_micro=5))
+    found = find_warnings(
+        policy("rules: []\nlimits:\n  - {id: eur, scope: {each: user}, window: month, cost_eur: 5}\n", dear)
+    )
+    assert [warning.message for warning in found] == [
+        "`eur` counts EUR; it refuses what is priced in another currency: `acme/small`"
+    ]
