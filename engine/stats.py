@@ -151,10 +151,13 @@ class StatsRecorder:
         self.histograms["iteration_tokens_total"].observe(num_tokens)
 
     def first_token(self, sequence: Sequence, now: float) -> None:
-        """The prompt is done: counted here, once per sequence, so that a preemption cannot count it again."""
+        """The prompt is done: its tokens and hits are counted here, once a request (as in its usage), so that neither
+        a preemption nor further choices, which hit what the first one computed, count them again."""
         cached = max(0, sequence.num_cached)
         self.histograms["time_to_first_token_seconds"].observe(now - sequence.arrived_at)
         self.histograms["request_prefill_kv_computed_tokens"].observe(sequence.num_prompt_tokens - cached)
+        if sequence.choice:
+            return
         self.prompt_tokens += sequence.num_prompt_tokens
         self.prefix_queries += sequence.num_prompt_tokens
         self.prefix_hits += cached

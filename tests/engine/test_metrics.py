@@ -88,7 +88,7 @@ def test_cache_queries_and_hits_are_counted_in_tokens() -> None:
     exported = scrape()
     (queries,) = exported["vllm:prefix_cache_queries"].values()
     (hits,) = exported["vllm:prefix_cache_hits"].values()
-    assert (queries, hits) == (18 + 4 + 4 + 18, 16)
+    assert (queries, hits) == (18 + 4 + 18, 16)
 
 
 def test_finished_requests_are_counted_by_reason() -> None:

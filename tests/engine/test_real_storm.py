@@ -205,6 +205,20 @@ async def test_echo_reads_no_cache_and_equals_the_cold_answer(start: Start) -> N
     assert len(found[0]) == 40
 
 
+async def test_choices_that_share_their_prompt_count_it_and_its_hits_once(start: Start) -> None:
+    engine = await start()
+    prompt, cached = tuple(range(40)), 0
+    for attempt in range(2):
+        params = SamplingParams(temperature=1.0, max_tokens=2, n=4)
+        events = await collect(engine.generate(GenerationRequest(f"r{attempt}", prompt, params, cache_salt=b"t")))
+        assert events[-1].usage is not None
+        cached += events[-1].usage.cached_tokens
+    await engine.drain()
+    stats = engine.stats()
+    assert (stats.prompt_tokens, stats.prefix_queries, stats.prefix_hits) == (80, 80, cached)
+    assert cached == 36
+
+
 async def test_sleep_under_load_ends_everybody_well_and_wakes_to_the_same_answers(start: Start) -> None:
     engine = await start(max_num_seqs=4)
     params = SamplingParams(temperature=1.0, seed=3, max_tokens=20, ignore_eos=True)
