@@ -69,8 +69,8 @@ void pack_block(const Linear& l, const RowBlocks& blocks, int64_t block, const f
       for_lanes(l.k, [&](int64_t i, int n) { largest = vmax(vabs(load_n(row + i, n)), largest); });
       int exponent;
       std::frexp(reduce_max(largest), &exponent);  // below 2^exponent
-      const vf factor = splat(std::ldexp(1.0f, std::min(120, 4 - exponent)));
-      into.scale[first + r] = std::ldexp(1.0f, std::max(-120, exponent - 4));
+      const vf factor = splat(std::ldexp(1.0f, std::min(120, 3 - exponent)));
+      into.scale[first + r] = std::ldexp(1.0f, std::max(-120, exponent - 3));
       for_lanes(l.k, [&](int64_t i, int n) {
         alignas(32) uint16_t half[LANES];
         _mm256_store_si256((__m256i*)half, (__m256i)_mm512_cvtxps_ph((__m512)(load_n(row + i, n) * factor)));

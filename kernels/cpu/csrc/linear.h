@@ -10,9 +10,9 @@
 //   both GROUP kinds: float16 `group_scale`, `group_min` [panel][k/group][32]; weight = code * scale + min
 //
 // HALF is how bfloat16 weights run on CPUs with AVX512-FP16, at twice the rate of float32: eight bits of mantissa fit into
-// eleven, so weights stay exact; activations are scaled per row by a power of two into [8, 16) and rounded to eleven bits
-// (bfloat16 has eight); products sum in float16 over 32 inputs and in float32 beyond. Nothing can overflow:
-// 16 * 64 * 32 < 65504.
+// eleven, so weights stay exact; activations are scaled per row by a power of two into [4, 8) and rounded to eleven bits
+// (bfloat16 has eight); products sum in float16 over 64 inputs and in float32 beyond. Nothing can overflow:
+// 8 * 64 * 64 < 65504.
 //
 // Every output sums its inputs in ascending order in one accumulator (per group where there are groups), whatever the
 // number of rows: a row's result is bitwise the same alone and in any batch.
@@ -22,7 +22,7 @@
 namespace esclusa {
 
 enum Kind : int32_t { F32 = 0, BF16 = 1, INT8 = 2, GROUP4 = 3, GROUP8 = 4, HALF = 5 };
-constexpr int HALF_CHUNK = 32;
+constexpr int HALF_CHUNK = 64;
 constexpr int PANEL = 32;
 #if defined(__AVX512F__)
 constexpr int MAX_TILE_ROWS = 12;
