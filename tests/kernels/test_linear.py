@@ -61,7 +61,7 @@ def test_logits_can_leave_in_float32(cpu: Ops) -> None:
     weight, x = torch.randn(40, 64).bfloat16(), torch.randn(2, 64).bfloat16()
     got = cpu.linear(x, cpu.pack_linear(weight), out_dtype=torch.float32)
     assert got.dtype is torch.float32
-    assert relative_error(got, x.float() @ weight.float().T) < 1e-3
+    assert relative_error(got, x.float() @ weight.float().T) < 2e-3
 
 
 @pytest.mark.parametrize("outlier", [1.0, 1000.0])
