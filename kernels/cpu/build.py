@@ -185,3 +185,23 @@ def _run(command: list[str]) -> None:
     if done.returncode:
         first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr[:200])
         raise BuildError(f"the compiler {command[0]} failed: {first.strip()}")
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m kernels.cpu.build [ISA ...]`: fill the cache ahead of time (container images); all sets by default."""
+    unknown = [name for name in arguments if name not in ISA_FLAGS]
+    if unknown:
+        sys.stderr.write(f"unknown: {', '.join(unknown)}; choose from {', '.join(ISA_FLAGS)}\n")
+        return 2
+    failures = 0
+    for isa in arguments or ISA_FLAGS:
+        try:
+            sys.stdout.write(f"{build(isa)}\n")
+        except BuildError as error:
+            failures += 1
+            sys.stderr.write(f"{isa}: {error}\n")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

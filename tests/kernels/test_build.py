@@ -89,3 +89,16 @@ def test_every_op_is_reported_with_a_reason_for_each_other_back_end() -> None:
     for choice in dispatch.load("reference", device="cpu").report():
         assert set(choice.off) == set(dispatch.PROBES) - {choice.backend}
         assert all(choice.off.values())
+
+
+def test_the_cache_can_be_filled_ahead_of_time(
+    built: tuple[Path, list[tuple[str, str]]], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(built[0]))
+    assert build.main(["scalar"]) == 0
+    assert Path(capsys.readouterr().out.strip()).exists()
+
+
+def test_filling_the_cache_for_an_unknown_set_lists_the_known(capsys: pytest.CaptureFixture[str]) -> None:
+    assert build.main(["mmx"]) == 2
+    assert "unknown: mmx; choose from avx512_fp16" in capsys.readouterr().err
