@@ -1,17 +1,24 @@
-"""The door of every admin route: who calls, whether the policy lets them, and a record of each refusal."""
+"""The door of every admin route: who calls, whether the policy lets them, and a record of each refusal.
+
+Text in a query or a path must be plain: the stores cannot hold U+0000, and no name has control characters.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from starlette.requests import Request
 
 from gateway.api.credentials import read_credential
-from gateway.errors import GatewayError, NotPermitted
+from gateway.errors import GatewayError, InvalidRequest, NotPermitted
 from gateway.flow.context import RequestContext
 from gateway.flow.ports import AuditLog, Authenticator, Authorizer
 from gateway.flow.values import ANONYMOUS, AdminEvent, Decision, Principal
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_PLAIN_NAME = re.compile(r"\A[A-Za-z0-9_]{1,64}\Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +58,7 @@ class PermissionGuard:
             except GatewayError as error:
                 await self._refused(context, principal, action, error)
                 raise
+            demand_plain_text(request)
             return AdminCall(context=context, principal=principal, decision=decision, action=action)
 
         return permitted
@@ -61,10 +69,12 @@ class PermissionGuard:
         async def known_caller(request: Request) -> Principal:
             context: RequestContext = request.scope["state"]["context"]
             try:
-                return await self._authenticator.authenticate(read_credential(request.scope["headers"]), context)
+                caller = await self._authenticator.authenticate(read_credential(request.scope["headers"]), context)
             except GatewayError as error:
                 await self._refused(context, ANONYMOUS, action, error)
                 raise
+            demand_plain_text(request)
+            return caller
 
         return known_caller
 
@@ -117,3 +127,18 @@ class PermissionGuard:
                 rule_id=call.decision.rule_id,
             )
         )
+
+
+def demand_plain_text(request: Request) -> None:
+    """Raises `InvalidRequest` (422) naming the first parameter of query or path that holds a control character."""
+    for name, value in (*request.query_params.multi_items(), *request.path_params.items()):
+        if _CONTROL.search(name) or _CONTROL.search(str(value)):
+            shown = name if _PLAIN_NAME.match(name) else None
+            refused = InvalidRequest(
+                f"{f'`{shown}`' if shown else 'A parameter'} holds a control character.",
+                code="invalid_value",
+                param=shown,
+                hint="send plain text",
+            )
+            refused.status = 422
+            raise refused

@@ -103,6 +103,32 @@ def test_an_admin_validation_error_is_ours_and_echoes_nothing(stage: Stage) -> N
     assert "secretvalue" not in answer.text
 
 
+@pytest.mark.parametrize("code", ["%00", "a%00b", "%1B", "%7F", "%C2%85", "%0A"])
+def test_control_characters_in_a_query_are_refused_by_the_parameters_name(stage: Stage, code: str) -> None:
+    for role, path, name in (
+        ("auditor", "/admin/v1/audit/events", "model"),
+        ("auditor", "/admin/v1/audit/events", "subject"),
+        ("auditor", "/admin/v1/audit/events", "cursor"),
+        ("policy-admin", "/admin/v1/role-bindings", "role"),
+    ):
+        headers = stage.headers(role, sub=f"u-{role}")
+        answer = httpx2.get(f"{stage.url}{path}?{name}={code}", headers=headers)
+        assert (answer.status_code, answer.json()["error"].get("param")) == (422, name), (path, answer.text)
+
+
+def test_control_characters_are_refused_on_every_admin_route(stage: Stage) -> None:
+    roles = ("auditor", "policy-admin", "security")
+    held = [stage.headers(role, sub=f"u-{role}") for role in roles]
+    checked = 0
+    for method, path in routes_of(stage):
+        if method == "GET" and path.startswith("/admin/"):
+            answers = [httpx2.get(f"{stage.url}{path}?x=%00", headers=headers) for headers in held]
+            answered = [answer for answer in answers if answer.status_code != 403]
+            assert all(answer.status_code == 422 for answer in answered), path
+            checked += len(answered)
+    assert checked > 5
+
+
 def test_the_description_lists_inference_and_admin_for_token_holders(stage: Stage) -> None:
     document = httpx2.get(stage.url + "/openapi.json", headers=stage.headers("employee")).json()
     assert "/v1/chat/completions" in document["paths"]
