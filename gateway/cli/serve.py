@@ -144,7 +144,7 @@ def _panel(services: Services, url: str, took_s: float) -> None:
             "",
             f'curl {url}/v1/chat/completions -H "Authorization: Bearer $ESCLUSA_TOKEN" '
             "-H 'Content-Type: application/json' "
-            '-d \'{"model": "auto", "messages": [{"role": "user", "content": "Name three rivers of Colombia."}]}\'',
+            '-d \'{"model": "auto", "messages": [{"role": "user", "content": "What is the capital of Peru?"}]}\'',
             "",
             f"  More tokens: {_own_command()} token mint --sub u-7 --role employee --department sales",
         ]
