@@ -55,7 +55,13 @@ class PromptTooLong(InvalidInput):
 
 
 class InvalidGrammar(InvalidInput):
+    """`limit` tells the kind of problem in our words; `detail` is the compiler's own message, which may quote input."""
+
     code = "invalid_grammar"
+
+    def __init__(self, field: str, value: object, limit: str, *, hint: str | None = None, detail: str = "") -> None:
+        super().__init__(field, value, limit, hint=hint)
+        self.detail = detail
 
 
 class DuplicateRequest(InvalidInput):

@@ -106,7 +106,7 @@ class GrammarCompiler:
         matcher = LLMatcher(self._tokenizer.llguidance(), source, log_level=0, limits=limits)
         error = matcher.get_error() or _probe(matcher)
         if error:
-            raise InvalidGrammar(f"grammar.{grammar.type}", len(source), _reason(error))
+            raise _refused(grammar.type, len(source), error)
         return GrammarMatcher(matcher)
 
 
@@ -219,7 +219,7 @@ def _as_lark(text: str) -> str:
     try:
         return str(any_to_lark(text))
     except Exception as error:  # noqa: BLE001 - the converter raises whatever its parser meets; all of it is bad input
-        raise InvalidGrammar("grammar.grammar", len(text), _reason(str(error))) from None
+        raise _refused("grammar", len(text), str(error)) from None
 
 
 def _text(kind: str, value: Any, most: int) -> str:
@@ -236,7 +236,23 @@ def _too_complex() -> EngineFault:
     return EngineFault("the grammar refused a token or became too complex", hint="simplify the schema or grammar")
 
 
-def _reason(message: str) -> str:
-    """The first line of llguidance's message without what it quotes: errors do not repeat the caller's text."""
-    lines = message.strip().splitlines()
-    return re.sub(r'"(?:[^"\\]|\\.)*"?', "...", lines[0])[:160] if lines else "cannot be compiled"
+_KINDS = (
+    ("names a type that does not exist", ("invalid type",)),
+    ("uses a feature that is not supported", ("unimplemented", "not supported", "unsupported", "unknown format")),
+    ("refers to something that does not exist", ("does not exist", "not found", "unknown name", "unresolved")),
+    ("contradicts itself: nothing can match it", ("unsatisfiable", "noextension")),
+    ("is too complex", ("too many", "too large", "too big", "fuel", "limit", "exceed")),
+    ("holds an invalid pattern", ("regex parse error", "invalid regex")),
+    ("is not valid", ("",)),
+)
+
+
+def _refused(kind: str, size: int, message: str) -> InvalidGrammar:
+    """The kind of problem in our words. llguidance's quote the caller's text: they are `detail`, for the log."""
+    lines = message.strip().splitlines() or [""]
+    # A pattern's own error stands on a later line than the pattern; the parser's state after it says nothing.
+    told = re.sub(r'"(?:[^"\\]|\\.)*"?', "", lines[0]).lower() + " ".join(
+        line for line in lines[1:] if line.startswith("error:")
+    )
+    problem = next(text for text, marks in _KINDS if any(mark in told for mark in marks))
+    return InvalidGrammar(f"grammar.{kind}", size, problem, detail=lines[0][:160])

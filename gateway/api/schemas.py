@@ -113,7 +113,7 @@ class Sampling(Strict):
             raise InvalidRequest("`min_tokens` is larger than `max_tokens`.", code="invalid_value", param="min_tokens")
         if self.stream_options is not None and not self.stream:
             raise InvalidRequest("`stream_options` needs `stream: true`.", code="invalid_value", param="stream_options")
-        grammar = grammar_of(
+        grammar, grammar_param = grammar_of(
             self.response_format,
             self.structured_outputs,
             self.guided_json,
@@ -145,6 +145,7 @@ class Sampling(Strict):
             prompt_logprobs=self.prompt_logprobs,
             echo=echo,
             grammar=grammar,
+            grammar_param=grammar_param,
         )
 
     def request(self, action: Action, params: GenerationParams, **content: Any) -> ChatRequest:

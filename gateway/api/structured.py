@@ -52,8 +52,11 @@ def grammar_of(
     guided_regex: str | None,
     guided_choice: list[str] | None,
     guided_grammar: str | None,
-) -> Mapping[str, Any] | None:
-    """The one constraint of a request, or None. Raises `InvalidRequest` when two are given or one is too complex."""
+) -> tuple[Mapping[str, Any] | None, str | None]:
+    """The one constraint of a request and the field it came in, or Nones.
+
+    Raises `InvalidRequest` when two are given or one is too complex.
+    """
     found: list[tuple[str, str, Any]] = []
     if response_format is not None and response_format.type == "json_object":
         found.append(("response_format", "json_object", None))
@@ -85,7 +88,7 @@ def grammar_of(
     }
     found += [(name, kind, value) for name, (kind, value) in guided.items() if value is not None]
     if not found:
-        return None
+        return None, None
     if len(found) > 1:
         raise InvalidRequest(
             "More than one constraint on the answer was given.",
@@ -95,7 +98,7 @@ def grammar_of(
         )
     param, kind, value = found[0]
     _bound(param, kind, value)
-    return {"type": kind, "value": value}
+    return {"type": kind, "value": value}, "response_format" if param.startswith("response_format.") else param
 
 
 def _bound(param: str, kind: str, value: Any) -> None:

@@ -112,13 +112,34 @@ def _signals(signals: Any, model_sha256: str) -> Signals:
     )
 
 
-def as_gateway_error(error: Any) -> GatewayError:
-    """An `EngineError` as the caller sees it."""
+GRAMMAR_NAMES = {
+    "json_schema": "schema",
+    "json_object": "schema",
+    "regex": "regular expression",
+    "choice": "list of choices",
+    "grammar": "grammar",
+}
+
+
+def as_gateway_error(error: Any, grammar_param: str | None = None) -> GatewayError:
+    """An `EngineError` as the caller sees it. `grammar_param`: the field that the constraint of the answer came in."""
     code = str(error.code)
     if code == "context_length_exceeded":
         return ContextLengthExceeded(error.message, param=error.field, hint=error.hint)
-    if code in ("invalid_value", "invalid_grammar"):
-        return InvalidRequest(error.message, code=code, param=error.field, hint=error.hint)
+    if code == "invalid_grammar":
+        name = GRAMMAR_NAMES.get(error.field.removeprefix("grammar."), "grammar")
+        return InvalidRequest(
+            f"The {name} cannot be compiled: it {error.limit}.",
+            code=code,
+            param=grammar_param or "response_format",
+            hint=error.hint,
+            detail=error.detail or None,
+        )
+    if code == "invalid_value":
+        numeric = isinstance(error.value, int | float)
+        message = error.message if numeric else f"`{error.field}`: {error.limit}"
+        param = grammar_param if error.field.startswith("grammar.") else error.field
+        return InvalidRequest(message, code=code, param=param, hint=error.hint)
     if code == "poison_request":
         return InvalidRequest("This request has stopped the engine twice; it is not run again.", code=code)
     if code in ("engine_unavailable", "engine_overloaded"):

@@ -231,7 +231,7 @@ class EngineAnswer:
                 self._stream = self._submit(await self._run(_prompt_ids, self._engine.tokenizer, self._request))
             event = await anext(self._stream)
         except EngineError as error:
-            raise as_gateway_error(error) from None
+            raise as_gateway_error(error, self._request.params.grammar_param) from None
         chunk = as_chunk(event, self._engine.model_sha256, self._engine.tokenizer, self._prefix(event.index))
         return chunk
 

@@ -49,6 +49,8 @@ class GenerationParams:
     echo: bool = False
     grammar: Mapping[str, Any] | None = None
     """`{"type": "json_schema"|"json_object"|"regex"|"choice"|"grammar", "value": ...}` or None."""
+    grammar_param: str | None = None
+    """The field that the caller gave it in, for errors."""
 
 
 @dataclass(frozen=True, slots=True)

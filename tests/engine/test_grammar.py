@@ -157,10 +157,32 @@ async def test_a_recursive_schema_that_is_sound_is_accepted() -> None:
         json.loads(text_of(events))
 
 
-def test_a_refusal_does_not_repeat_the_grammar(compiler: GrammarCompiler) -> None:
+@pytest.mark.parametrize(
+    ("kind", "value", "problem"),
+    [
+        ("json_schema", {"type": "SECRETO"}, "names a type that does not exist"),
+        ("json_schema", {"$ref": "#/SECRETO"}, "refers to something that does not exist"),
+        ("json_schema", {"type": "string", "format": "SECRETO"}, "uses a feature that is not supported"),
+        ("json_schema", {"type": "string", "minLength": "SECRETO"}, "is not valid"),
+        ("json_schema", {"type": "string", "pattern": "(SECRETO"}, "holds an invalid pattern"),
+        ("json_schema", {"type": "integer", "minimum": 5, "maximum": 3}, "contradicts itself"),
+        ("regex", "(?=SECRETO)b", "uses a feature that is not supported"),
+        ("regex", "(SECRETO", "holds an invalid pattern"),
+        ("regex", "((((a{1000}){1000}){1000}){1000})", "is too complex"),
+        ("grammar", "start: SECRETO", "refers to something that does not exist"),
+        ("grammar", "start: (((SECRETO", "is not valid"),
+        ("grammar", "root ::= (((SECRETO", "is not valid"),
+        ("grammar", "root ::= SECRETO", "refers to something that does not exist"),
+    ],
+)
+def test_a_refusal_tells_the_kind_of_problem_and_never_repeats_the_grammar(
+    compiler: GrammarCompiler, kind: Any, value: Any, problem: str
+) -> None:
     with pytest.raises(InvalidGrammar) as caught:
-        compiler.compile(Grammar("regex", "(?=secreto)b"))
-    assert "secreto" not in str(caught.value)
+        compiler.compile(Grammar(kind, value))
+    assert caught.value.limit.startswith(problem)
+    assert "secreto" not in str(caught.value).lower()
+    assert caught.value.detail
 
 
 def test_a_recursive_schema_without_an_end_fails_closed(compiler: GrammarCompiler) -> None:

@@ -11,12 +11,24 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from engine import EngineFault, EngineOverloaded, EngineUnavailable, InvalidInput, PoisonRequest, PromptTooLong
+from engine import (
+    EngineFault,
+    EngineOverloaded,
+    EngineUnavailable,
+    Grammar,
+    InvalidGrammar,
+    InvalidInput,
+    PoisonRequest,
+    PromptTooLong,
+)
+from engine.grammar import GrammarCompiler
+from gateway.api import chat
 from gateway.backends.engine_values import as_gateway_error, sampling_of
 from gateway.backends.local_engine import LocalBackend, make_engine
 from gateway.errors import ConfigError, InvalidRequest, Unavailable
 from gateway.flow.values import ChatRequest, Chunk, GenerationParams, Message, ModelCard
 from gateway.settings import EngineSettings, ModelSettings
+from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.parts import ASK
 from tests.fakes.tiny_model import write_tiny_model
 
@@ -190,3 +202,37 @@ async def test_the_models_own_sampling_fills_what_the_caller_left_open() -> None
 async def test_every_engine_error_has_a_public_form(error: Exception, status: int, code: str) -> None:
     public = as_gateway_error(error)
     assert (public.status, public.code) == (status, code)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "param"),
+    [
+        ("json_schema", {"type": "SECRETO"}, "response_format"),
+        ("regex", "(SECRETO", "guided_regex"),
+        ("grammar", "start: SECRETO", "structured_outputs.grammar"),
+    ],
+)
+async def test_a_constraint_that_cannot_be_compiled_is_named_as_the_caller_sent_it(
+    kind: str, value: object, param: str
+) -> None:
+    source: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hola"}]}
+    sent: dict[str, Any] = {
+        "response_format": {"response_format": {"type": "json_schema", "json_schema": {"schema": value}}},
+        "guided_regex": {"guided_regex": value},
+        "structured_outputs.grammar": {"structured_outputs": {"grammar": value}},
+    }[param]
+    params = chat.parse({**source, **sent}).params
+    with pytest.raises(InvalidGrammar) as caught:
+        GrammarCompiler(ByteTokenizer()).compile(Grammar(kind, value))  # type: ignore[arg-type]
+    public = as_gateway_error(caught.value, params.grammar_param)
+    assert (public.status, public.code, public.param) == (400, "invalid_grammar", param)
+    assert "cannot be compiled" in public.message
+    assert "SECRETO" not in public.message + str(public.hint)
+    assert public.detail
+
+
+@pytest.mark.parametrize("field", ["bad_words", "grammar.type"])
+async def test_a_text_that_the_engine_refuses_is_not_repeated(field: str) -> None:
+    public = as_gateway_error(InvalidInput(field, "SECRETO", "must be plain"), "guided_regex")
+    assert "SECRETO" not in public.message
+    assert public.param == ("bad_words" if field == "bad_words" else "guided_regex")
