@@ -19,7 +19,9 @@ _BF16_CAPABILITIES = ("avx512_bf16", "amx_bf16", "bf16")
 def load_ops(config: EngineConfig, device: torch.device) -> Ops:
     """Raises InvalidInput when the named back end cannot run here; the message says why."""
     try:
-        return dispatch.load(config.kernel_backend, device, deterministic=config.deterministic)
+        return dispatch.load(
+            config.kernel_backend, device, deterministic=config.deterministic, threads=config.threads or "auto"
+        )
     except KernelError as error:
         raise InvalidInput("kernel_backend", config.kernel_backend, str(error), hint="use `auto`") from error
 

@@ -43,9 +43,17 @@ class LoadedOps:
         return list(self._choices)
 
 
-def load(backend: Backend = "auto", device: torch.device | str | None = None, *, deterministic: bool = False) -> Ops:
+def load(
+    backend: Backend = "auto",
+    device: torch.device | str | None = None,
+    *,
+    deterministic: bool = False,
+    threads: int | Literal["auto"] | None = None,
+) -> Ops:
     """Choose the back end of every op. `device` None means CUDA where present, else CPU.
 
+    `threads` None lets the CPU kernels follow `torch.set_num_threads`. A number (`auto`: what torch had at first) gives
+    them that many threads of their own and leaves torch one, so that its idle workers do not spin on our cores.
     Raises `KernelError` when a named back end cannot run here; under `auto` slower ones take over instead.
     """
     where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -55,6 +63,8 @@ def load(backend: Backend = "auto", device: torch.device | str | None = None, *,
     if backend != "auto" and not found[backend].usable:
         raise KernelError(f"back end {backend!r} cannot run on {where}: {found[backend].reason}")
     order = [name for name in PROBES if found[name].usable] if backend == "auto" else [backend, "reference"]
+    if threads is not None and order[0] == "cpu":
+        importlib.import_module("kernels.cpu.library").THREADS.own(None if threads == "auto" else threads)
     functions: dict[str, Callable[..., Any]] = {}
     choices: list[Choice] = []
     for op in OP_FILES:

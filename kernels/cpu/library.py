@@ -110,21 +110,45 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
 __all__ = ["SIGNATURES", "CacheStruct", "LayerStruct", "LinearStruct", "StackStruct", "c_double", "c_uint16", "lib"]
 
 
+class ThreadCount:
+    """How many threads the kernels use: torch's number, or one fixed by `own`."""
+
+    def __init__(self) -> None:
+        self._first: int | None = None
+        self._fixed: int | None = None
+
+    def current(self) -> int:
+        if self._first is None:
+            self._first = torch.get_num_threads()
+        return self._fixed or torch.get_num_threads()
+
+    def own(self, count: int | None) -> None:
+        """Fix the number (None: what torch had at first) and leave torch one thread: the workers of its pool spin for
+        milliseconds after each operation, on the cores that our next call needs.
+        """
+        self.current()
+        self._fixed = count or self._first
+        torch.set_num_threads(1)
+
+
+THREADS = ThreadCount()
+
+
 @lru_cache
 def lib() -> ctypes.CDLL:
-    """The kernels for this CPU. Uses as many threads as torch does at the time of the call to `sync_threads`."""
+    """The kernels for this CPU."""
     library, _ = build.best_library()
     for name, (result, arguments) in SIGNATURES.items():
         function = getattr(library, name)
         function.restype = result
         function.argtypes = arguments
-    library.esc_set_threads(torch.get_num_threads())
+    library.esc_set_threads(THREADS.current())
     return library
 
 
 def sync_threads() -> None:
-    """Follow `torch.set_num_threads`; called once per step."""
-    lib().esc_set_threads(torch.get_num_threads())
+    """Follow `THREADS`; called once per step."""
+    lib().esc_set_threads(THREADS.current())
 
 
 def is_bf16(x: Tensor) -> int:

@@ -63,3 +63,20 @@ print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "0"
+
+
+def test_threads_of_their_own_leave_torch_one(cpu: Ops) -> None:
+    code = """
+import torch
+torch.set_num_threads(3)
+from kernels import dispatch
+from kernels.cpu.library import THREADS
+dispatch.load("cpu", device="cpu", threads="auto")
+print(THREADS.current(), torch.get_num_threads())
+dispatch.load("cpu", device="cpu", threads="auto")
+print(THREADS.current(), torch.get_num_threads())
+dispatch.load("cpu", device="cpu", threads=2)
+print(THREADS.current(), torch.get_num_threads())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["3", "1", "3", "1", "2", "1"]
