@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.api.expectations import expectation, is_type_error, public_path
 from gateway.errors import GatewayError, InvalidRequest, UnknownField
 
 _log = logging.getLogger("esclusa.api")
@@ -52,8 +53,10 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], *, unknown_code: str = "
     """One error from pydantic's list: the first field, its public path and what was expected, never its value."""
     root = errors[0]["loc"][:1]
     # A value that fits no member of a union gives one error for each: the deepest tells what was meant.
-    first = max((error for error in errors if error["loc"][:1] == root), key=lambda error: len(error["loc"]))
-    path = _public_path(first["loc"])
+    same = [error for error in errors if error["loc"][:1] == root]
+    path = max((public_path(error["loc"]) for error in same), key=len)
+    told = [error for error in same if public_path(error["loc"]) == path]
+    first = next((error for error in told if not is_type_error(str(error["type"]))), told[0])
     param, kind = ".".join(path[:8])[:128] or None, str(first["type"])
     if kind == "extra_forbidden":
         if unknown_code == "unknown_field":
@@ -66,37 +69,20 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], *, unknown_code: str = "
     if kind in ("value_error", "assertion_error"):
         reason = str(first.get("ctx", {}).get("error", "")) or "is not valid"
         return InvalidRequest(f"`{param}` {reason}." if param else f"{reason}.", code="invalid_value", param=param)
+    if kind == "union_tag_not_found":
+        return InvalidRequest(f"`{param}.type` is required.", code="missing_required_parameter", param=f"{param}.type")
     if kind == "union_tag_invalid":  # pydantic's own words would repeat the tag
         expected = first.get("ctx", {}).get("expected_tags", "a known type")
-        return InvalidRequest(f"`{param}.type` must be one of {expected}.", code="invalid_value", param=param)
-    code = "invalid_type" if kind.endswith("_type") or kind.endswith("_parsing") else "invalid_value"
-    message = str(first["msg"]).rstrip(".")
-    return InvalidRequest(f"`{param}`: {message}." if param else f"{message}.", code=code, param=param)
-
-
-FREE_KEYS = frozenset({"logit_bias", "metadata", "guided_json", "json", "schema"})
-"""Fields whose keys the caller invents; a path ends there."""
-
-
-def _public_path(loc: Sequence[Any]) -> list[str]:
-    path: list[str] = []
-    for part in loc:
-        if part in ("body", "query", "path") or _is_tag(part):
-            continue
-        path.append(str(part))
-        if part in FREE_KEYS:
-            break
-    return path
+        message = f"`{param}.type` must be one of {expected}."
+        return InvalidRequest(message, code="invalid_value", param=f"{param}.type")
+    code = "invalid_type" if is_type_error(kind) else "invalid_value"
+    subject = f"`{param}`" if param else "The body"
+    return InvalidRequest(f"{subject} {expectation(told, first, path)}.", code=code, param=param)
 
 
 def _name(param: str | None) -> str:
     """A field name chosen by the caller: shown only when it looks like one."""
     return param if param is not None and param.replace(".", "").replace("_", "").isalnum() else "(an unknown field)"
-
-
-def _is_tag(part: object) -> bool:
-    """Pydantic puts the names of union members into the path; they mean nothing to a caller."""
-    return isinstance(part, str) and (part[:1].isupper() or "[" in part or part in ("str", "int", "float"))
 
 
 async def _gateway_error(request: Request, error: Exception) -> Response:

@@ -97,6 +97,53 @@ def test_values_out_of_range_or_type_are_refused_with_their_place(change: dict[s
         assert error.param == param
 
 
+@pytest.mark.parametrize(
+    ("change", "param", "message"),
+    [
+        ({"messages": ["x"]}, "messages.0", "`messages.0` must be an object."),
+        ({"stop": 5}, "stop", "`stop` must be text or a list of texts."),
+        ({"stop": ""}, "stop", "`stop` must have at least 1 character."),
+        ({"stop": [5]}, "stop.0", "`stop.0` must be text."),
+        ({"logit_bias": {"x": 1}}, "logit_bias", "`logit_bias` holds a key that must match the pattern ^[0-9]{1,10}$."),
+        ({"metadata": {"SECRETO": 1}}, "metadata", "`metadata` holds a value that must be text."),
+        ({"response_format": 5}, "response_format", "`response_format` must be an object."),
+        ({"stream_options": []}, "stream_options", "`stream_options` must be an object."),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages.0.content",
+            "`messages.0.content` must be text or a list of objects.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+            "messages.0.content.0.text",
+            "`messages.0.content.0.text` must be text.",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{}]}]},
+            "messages.0.content.0.type",
+            "`messages.0.content.0.type` is required.",
+        ),
+        ({"n": "2"}, "n", "`n` must be a whole number."),
+        ({"temperature": 3}, "temperature", "`temperature` must be at most 2."),
+    ],
+)
+def test_errors_speak_plainly_of_the_callers_own_fields(change: dict[str, Any], param: str, message: str) -> None:
+    error = refused({**CHAT, **change})
+    assert (error.param, error.message) == (param, message)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "message"),
+    [(5, "`prompt` must be text or a list of whole numbers."), ([], "`prompt` must have at least 1 entry.")],
+)
+def test_a_wrong_prompt_is_told_plainly(prompt: object, message: str) -> None:
+    assert refused({**TEXT, "prompt": prompt}, completions.parse).message == message
+
+
+def test_a_body_of_another_shape_is_told_plainly() -> None:
+    assert refused("x").message == "The body must be an object."
+
+
 def test_a_missing_model_is_named() -> None:
     error = refused({"messages": CHAT["messages"]})
     assert (error.code, error.param) == ("missing_required_parameter", "model")

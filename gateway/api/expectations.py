@@ -1,0 +1,110 @@
+"""What was wrong with a field, from pydantic's errors to plain words and the caller's own path. Never the value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+FREE_KEYS = frozenset({"logit_bias", "metadata", "guided_json", "json", "schema"})
+"""Fields whose keys the caller invents; a path ends there."""
+
+KINDS = {
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "set_type": "a list",
+    "frozen_set_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "mapping_type": "an object",
+    "int_type": "a whole number",
+    "int_parsing": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "none_required": "null",
+    "uuid_type": "a UUID",
+    "uuid_parsing": "a UUID",
+    "datetime_type": "a date and time such as 2026-01-31T12:00:00Z",
+    "datetime_parsing": "a date and time such as 2026-01-31T12:00:00Z",
+    "datetime_from_date_parsing": "a date and time such as 2026-01-31T12:00:00Z",
+}
+LIMITS = {
+    "greater_than_equal": ("ge", "must be at least {}"),
+    "greater_than": ("gt", "must be more than {}"),
+    "less_than_equal": ("le", "must be at most {}"),
+    "less_than": ("lt", "must be less than {}"),
+    "string_too_short": ("min_length", "must have at least {} characters"),
+    "string_too_long": ("max_length", "must have at most {} characters"),
+    "too_short": ("min_length", "must have at least {} entries"),
+    "too_long": ("max_length", "must have at most {} entries"),
+    "string_pattern_mismatch": ("pattern", "must match the pattern {}"),
+    "literal_error": ("expected", "must be {}"),
+    "enum": ("expected", "must be {}"),
+}
+ELEMENTS = (("str", "a list of texts"), ("int", "a list of whole numbers"), ("float", "a list of numbers"))
+
+
+def is_type_error(kind: str) -> bool:
+    return kind in KINDS or kind.endswith(("_type", "_parsing"))
+
+
+def expectation(told: Sequence[Mapping[str, Any]], first: Mapping[str, Any], path: Sequence[str]) -> str:
+    """What the field must be, from the errors of one place; the members of a union are joined by "or"."""
+    kind = str(first["type"])
+    within = _within(first["loc"], path)
+    if kind in LIMITS:
+        name, text = LIMITS[kind]
+        limit = first.get("ctx", {}).get(name)
+        if limit is not None:
+            said = text.format(f"{limit:g}" if isinstance(limit, float) else str(limit).replace("False", "false"))
+            return within + (
+                said if limit != 1 else said.replace("characters", "character").replace("entries", "entry")
+            )
+    kinds = dict.fromkeys(_kind(error) for error in told if str(error["type"]) in KINDS)
+    if kind in KINDS:
+        return f"{within}must be {' or '.join(kinds)}"
+    return f"{within}is not valid"
+
+
+def public_path(loc: Sequence[Any]) -> list[str]:
+    """The way to the field as the caller wrote it: without the names of union members and validators."""
+    path: list[str] = []
+    before: Any = None
+    for part in loc:
+        # Below a part of a message stands the name of its type, which the caller did not write.
+        tag = isinstance(before, int) and len(path) > 1 and path[-2] == "content"
+        before = part
+        if part in ("body", "query", "path") or tag or _is_tag(part):
+            continue
+        path.append(str(part))
+        if part in FREE_KEYS:
+            break
+    return path
+
+
+def _kind(error: Mapping[str, Any]) -> str:
+    member = error["loc"][-1] if error["loc"] else None
+    if str(error["type"]) == "list_type" and isinstance(member, str) and member.startswith("list["):
+        element = member[len("list[") :].removeprefix("constrained-")
+        return next((words for name, words in ELEMENTS if element.startswith(name)), "a list of objects")
+    return KINDS[str(error["type"])]
+
+
+def _within(loc: Sequence[Any], path: Sequence[str]) -> str:
+    """A path that ends before a key the caller invented tells that it speaks of what is inside."""
+    if not path or path[-1] not in FREE_KEYS or path[-1] not in loc:
+        return ""
+    inside = loc[loc.index(path[-1]) + 1 :]
+    return "" if not inside else "holds a key that " if inside[-1] == "[key]" else "holds a value that "
+
+
+def _is_tag(part: object) -> bool:
+    """Pydantic puts the names of union members into the path; they mean nothing to a caller."""
+    if not isinstance(part, str):
+        return False
+    return part[:1].isupper() or "[" in part or part.startswith("constrained-") or part in ("str", "int", "float")
