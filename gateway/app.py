@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable
@@ -98,6 +99,11 @@ class GatewayServer(uvicorn.Server):
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Stopping is what cancels requests from here on: uvicorn would log each as a failure of the application.
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+        await super().shutdown(sockets)
+
     async def end_requests(self, timeout_s: float = 5.0) -> None:
         """Cancel what still runs after a hard stop; each request is settled and recorded on its way out."""
         tasks = tuple(self.server_state.tasks)
@@ -105,6 +111,11 @@ class GatewayServer(uvicorn.Server):
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
+        logging.getLogger("uvicorn.error").removeFilter(_is_no_cancellation)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
 def make_server(app: ASGIApp, settings: HttpSettings) -> GatewayServer:

@@ -190,6 +190,8 @@ def test_the_second_signal_stops_at_once_and_still_records(
     assert code == 0, err
     assert time.monotonic() - stopped < 8
     assert "[DONE]" not in reader.text
+    assert "Traceback" not in err
+    assert "CancelledError" not in err
     rows = apart(_records(stage_database_url, "request_id = $1", reader.request_id, 2, 5.0))
     assert [row["outcome"] for row in rows][-1] == "cancelled"
 
