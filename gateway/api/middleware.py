@@ -100,8 +100,10 @@ class Front:
                 await (app or self._app)(scope, receive, finish)
             finally:
                 self._in_flight.count -= 1
-        if _access.isEnabledFor(logging.INFO):
-            _access.info(
+        level = logging.DEBUG if scope["path"] in PROBES else logging.INFO
+        if _access.isEnabledFor(level):
+            _access.log(
+                level,
                 "request",
                 extra={
                     "request_id": str(context.request_id),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from typing import Any
 
 import pytest
@@ -133,6 +134,14 @@ async def test_beyond_the_admission_limit_requests_are_told_to_come_back() -> No
 async def test_probes_pass_the_admission_limit() -> None:
     inner = Inner()
     assert (await call(front(inner, max_in_flight=0), path="/livez"))[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
+async def test_probes_are_logged_for_debugging_only(caplog: pytest.LogCaptureFixture, path: str) -> None:
+    caplog.set_level(logging.DEBUG, "esclusa.access")
+    await call(front(Inner()), path=path)
+    await call(front(Inner()), path="/v1/x")
+    assert [record.levelno for record in caplog.records] == [logging.DEBUG, logging.INFO]
 
 
 async def test_the_deadline_is_set_from_arrival() -> None:
