@@ -23,6 +23,7 @@ from gateway.api.lobby import BootProgress, Lobby
 from gateway.api.middleware import Front
 from gateway.api.openapi import describe
 from gateway.api.protocol import guarded
+from gateway.flow.context import SystemIds
 from gateway.settings import HttpSettings, Settings
 from gateway.wiring import Services, open_services
 
@@ -123,6 +124,7 @@ def make_server(app: ASGIApp, settings: HttpSettings) -> GatewayServer:
         header_timeout_s=settings.header_timeout_s,
         max_header_bytes=settings.max_header_bytes,
         max_connections=settings.max_connections,
+        ids=SystemIds(),
     )
     return GatewayServer(
         uvicorn.Config(
@@ -161,7 +163,7 @@ async def serve(
     listener = _bind(settings.http)
     host, port = listener.getsockname()[:2]
     url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
-    lobby = Lobby(progress)
+    lobby = Lobby(progress, SystemIds())
     server = make_server(lobby, settings.http)
     running = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     restore = _handle_signals(stop, server)

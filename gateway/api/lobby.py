@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.flow.context import IdSource
+
 RETRY_AFTER_S = 5
 
 
@@ -27,8 +29,8 @@ class BootProgress:
 class Lobby:
     """ASGI application in front of the gateway until `open` hands over; afterwards it only passes on."""
 
-    def __init__(self, progress: BootProgress) -> None:
-        self.progress = progress
+    def __init__(self, progress: BootProgress, ids: IdSource) -> None:
+        self.progress, self._ids = progress, ids
         self._gateway: ASGIApp | None = None
 
     def open(self, gateway: ASGIApp) -> None:
@@ -43,15 +45,16 @@ class Lobby:
             await self._answer(scope["path"], send)
 
     async def _answer(self, path: str, send: Send) -> None:
+        request_id = str(self._ids.uuid7())
         if path == "/livez":
-            await _json(send, 200, {"status": "alive"})
+            await _json(send, request_id, 200, {"status": "alive"})
         elif path in ("/readyz", "/health"):
-            await _json(
-                send, 503, {"status": "loading", "stage": self.progress.stage, "percent": self.progress.percent}
-            )
+            loading = {"status": "loading", "stage": self.progress.stage, "percent": self.progress.percent}
+            await _json(send, request_id, 503, loading)
         else:
             await _json(
                 send,
+                request_id,
                 503,
                 {
                     "error": {
@@ -60,14 +63,14 @@ class Lobby:
                         "param": None,
                         "code": "gateway_starting",
                         "hint": "wait for 200 at /readyz",
-                        "request_id": None,
+                        "request_id": request_id,
                     }
                 },
             )
 
 
-async def _json(send: Send, status: int, body: dict[str, object]) -> None:
-    headers = [(b"content-type", b"application/json")]
+async def _json(send: Send, request_id: str, status: int, body: dict[str, object]) -> None:
+    headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
     if status != 200:
         headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))
     start: Message = {"type": "http.response.start", "status": status, "headers": headers}

@@ -11,6 +11,8 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from gateway.flow.context import IdSource
+
 DEFAULT_HEADER_TIMEOUT_S = 10.0
 DEFAULT_MAX_HEADER_BYTES = 64 * 1024
 REFUSALS = {
@@ -27,6 +29,7 @@ class GuardedProtocol(HttpToolsProtocol):
     header_timeout_s = DEFAULT_HEADER_TIMEOUT_S
     max_header_bytes = DEFAULT_MAX_HEADER_BYTES
     max_connections = 4096
+    ids: IdSource
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._header_bytes = 0
@@ -83,12 +86,15 @@ class GuardedProtocol(HttpToolsProtocol):
     def _refuse(self, status: int) -> None:
         code, message = REFUSALS[status]
         kind = "server_error" if status >= 500 else "invalid_request_error"
-        error: dict[str, Any] = {"message": message, "type": kind, "code": code, "param": None, "request_id": None}
+        request_id = str(self.ids.uuid7())
+        error: dict[str, Any] = {"message": message, "type": kind, "code": code, "param": None}
+        error["request_id"] = request_id
         body = orjson.dumps({"error": error})
         retry = b"retry-after: 1\r\n" if status == 503 else b""
         self.transport.write(
             STATUS_LINE[status]
             + b"content-type: application/json\r\nconnection: close\r\n"
+            + b"x-request-id: %s\r\n" % request_id.encode()
             + retry
             + b"content-length: %d\r\n\r\n" % len(body)
             + body
@@ -96,11 +102,14 @@ class GuardedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def guarded(*, header_timeout_s: float, max_header_bytes: int, max_connections: int) -> type[GuardedProtocol]:
+def guarded(
+    *, header_timeout_s: float, max_header_bytes: int, max_connections: int, ids: IdSource
+) -> type[GuardedProtocol]:
     """A protocol class with these limits: uvicorn takes a class, not an instance."""
     limits = {
         "header_timeout_s": header_timeout_s,
         "max_header_bytes": max_header_bytes,
         "max_connections": max_connections,
+        "ids": ids,
     }
     return type("LimitedProtocol", (GuardedProtocol,), limits)

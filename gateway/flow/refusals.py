@@ -14,6 +14,7 @@ def demand(decision: Decision) -> None:
         raise NotPermitted(
             f"You may not use this model: {decision.reason}",
             code="model_not_permitted",
+            param="model",
             hint="GET /v1/models lists what you may use",
             detail=f"rule {decision.rule_id}",
         )

@@ -118,7 +118,7 @@ def test_an_employee_is_refused_the_large_model_on_record(stage: Stage) -> None:
     response = post(stage, {**ASK, "model": "maxi"}, "employee", sub="u-employee")
     error = response.json()["error"]
     assert response.status_code == 403
-    assert (error["type"], error["code"]) == ("permission_error", "model_not_permitted")
+    assert (error["type"], error["code"], error["param"]) == ("permission_error", "model_not_permitted", "model")
     assert error["request_id"] == response.headers["x-request-id"]
     intent, completion = stage.records(error["request_id"])
     assert (intent["decision"], completion["decision"]) == ("deny", "deny")

@@ -72,7 +72,10 @@ def test_ambiguous_framing_is_refused_and_the_connection_closed(
     status, received = speak(stage, request(HOST, *headers, body=body, token=stage.token()))
     assert status == 400
     assert b"connection: close" in received
-    assert json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]["code"] in ("malformed_request", "invalid_json")
+    head, _, answer = received.partition(b"\r\n\r\n")
+    error = json.loads(answer)["error"]
+    assert error["code"] in ("malformed_request", "invalid_json")
+    assert b"x-request-id: " + error["request_id"].encode() in head
     assert stage.upstream.seen == []
 
 
@@ -99,6 +102,8 @@ def test_a_block_just_over_the_limit_says_431(stage: Stage) -> None:
     status, received = speak(stage, b"GET /livez HTTP/1.1\r\nhost: x\r\nx-bomb: " + b"a" * 400_000)
     assert status == 431
     assert b"headers_too_large" in received
+    request_id = json.loads(received.split(b"\r\n\r\n", 1)[1])["error"]["request_id"]
+    assert b"x-request-id: " + request_id.encode() in received
 
 
 def test_too_many_header_lines_are_refused(stage: Stage) -> None:

@@ -1,0 +1,39 @@
+"""The door before the gateway stands: what it says, and that every answer can be named."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from gateway.api.lobby import BootProgress, Lobby
+from gateway.flow.context import SystemIds
+
+
+async def ask(path: str) -> tuple[int, dict[bytes, bytes], Any]:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    await Lobby(BootProgress(), SystemIds())({"type": "http", "path": path}, receive, send)
+    return sent[0]["status"], dict(sent[0]["headers"]), json.loads(sent[1]["body"])
+
+
+async def test_a_refusal_before_the_gateway_stands_has_a_request_id() -> None:
+    status, headers, body = await ask("/v1/chat/completions")
+    assert (status, body["error"]["code"]) == (503, "gateway_starting")
+    assert body["error"]["request_id"] == headers[b"x-request-id"].decode()
+    assert UUID(body["error"]["request_id"]).version == 7
+
+
+@pytest.mark.parametrize(("path", "status"), [("/livez", 200), ("/readyz", 503)])
+async def test_a_probe_before_the_gateway_stands_has_a_request_id(path: str, status: int) -> None:
+    answered, headers, _ = await ask(path)
+    assert answered == status
+    assert b"x-request-id" in headers
