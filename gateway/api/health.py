@@ -32,14 +32,17 @@ class Readiness:
 def routes(readiness: Callable[[], Readiness]) -> APIRouter:
     router = APIRouter(tags=["health"])
 
+    @router.head("/livez", include_in_schema=False)
     @router.get("/livez", summary="The process answers", responses={200: {"model": Alive}})
     async def livez() -> dict[str, str]:
         return {"status": "alive"}
 
+    @router.head("/readyz", include_in_schema=False)
     @router.get("/readyz", summary="The gateway can serve; 503 with the stage while it loads", responses=READINESS)
     async def readyz() -> Response:
         return _answer(readiness())
 
+    @router.head("/health", include_in_schema=False)
     @router.get("/health", summary="The same as /readyz", responses=READINESS)
     async def health() -> Response:
         return _answer(readiness())

@@ -156,6 +156,15 @@ def test_one_model_is_shown_only_to_whom_it_is_listed(stage: Stage) -> None:
     assert {**hidden.json()["error"], "request_id": 0} == {**unknown.json()["error"], "request_id": 0}
 
 
+@pytest.mark.parametrize("path", sorted(PUBLIC))
+def test_probes_answer_head_like_get_without_a_body(stage: Stage, path: str) -> None:
+    answers = httpx2.head(stage.url + path), httpx2.get(stage.url + path)
+    head, get = answers
+    assert (head.status_code, head.content) == (get.status_code, b"")
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert head.headers["content-length"] == str(len(get.content))
+
+
 def test_probes_tell_states_and_no_names(stage: Stage) -> None:
     assert httpx2.get(stage.url + "/livez").json() == {"status": "alive"}
     ready = httpx2.get(stage.url + "/readyz")
