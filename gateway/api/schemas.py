@@ -6,11 +6,12 @@ abuse (T26). Everything accepted here is honoured by the local engine; a backend
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import Field, ValidationError, model_validator
 
 from gateway.api.errors import invalid_fields
+from gateway.api.no_effect import without_no_effect
 from gateway.api.structured import ResponseFormat, Strict, StructuredOutputs, grammar_of
 from gateway.errors import InvalidRequest
 from gateway.flow.values import Action, ChatRequest, GenerationParams, Message
@@ -56,6 +57,13 @@ class ChatMessage(Strict):
     audio: None = None
     annotations: None = None
     reasoning_content: None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_empty(cls, message: Any) -> Any:
+        """An answer without text has `content: null`, and SDKs send it back so."""
+        silent = isinstance(message, dict) and message.get("role") == "assistant" and "content" in message
+        return {**message, "content": ""} if silent and message["content"] is None else message
 
 
 class StreamOptions(Strict):
@@ -162,6 +170,7 @@ class Sampling(Strict):
 
 
 class ChatBody(Sampling):
+    action: ClassVar[Action] = "chat"
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048)]
     max_completion_tokens: Output | None = None
     logprobs: bool | None = None
@@ -184,6 +193,7 @@ class ChatBody(Sampling):
 
 
 class CompletionBody(Sampling):
+    action: ClassVar[Action] = "completions"
     prompt: str | Annotated[list[TokenId], Field(min_length=1, max_length=1_000_000)]
     max_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """0 with `echo` only: the prompt's own text and log-probabilities."""
@@ -206,6 +216,7 @@ class CompletionBody(Sampling):
 
 
 class EmbeddingBody(Strict):
+    action: ClassVar[Action] = "embeddings"
     model: Name
     input: (
         Annotated[str, Field(min_length=1)]
@@ -231,7 +242,7 @@ Body = TypeVar("Body", ChatBody, CompletionBody, EmbeddingBody)
 def validated(schema: type[Body], value: object) -> Body:
     """Raises `InvalidRequest` naming the first wrong field, never its value."""
     try:
-        return schema.model_validate(value)
+        return schema.model_validate(without_no_effect(schema.action, value))
     except ValidationError as error:
         raise invalid_fields(error.errors(include_url=False, include_input=False)) from None
 

@@ -243,6 +243,52 @@ def test_null_means_absent() -> None:
     assert chat.parse({**CHAT, **nulls}) == chat.parse(CHAT)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tool_choice": "none"},
+        {"tool_choice": "auto"},
+        {"parallel_tool_calls": True},
+        {"parallel_tool_calls": False},
+        {"store": False},
+        {"service_tier": "auto"},
+        {"modalities": ["text"]},
+        dict.fromkeys(("tools", "tool_choice", "functions", "store", "reasoning_effort", "audio", "prediction")),
+    ],
+)
+def test_parameters_that_change_nothing_are_accepted(change: dict[str, Any]) -> None:
+    assert chat.parse({**CHAT, **change}) == chat.parse(CHAT)
+
+
+def test_other_routes_take_null_for_what_they_do_not_have() -> None:
+    assert completions.parse({**TEXT, "best_of": None, "suffix": None}) == completions.parse(TEXT)
+    assert embeddings.parse({"model": "e", "input": "x", "dimensions": None}).inputs == ("x",)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("tools", [{"type": "function"}]),
+        ("tool_choice", "required"),
+        ("store", True),
+        ("store", 0),
+        ("parallel_tool_calls", 1),
+        ("service_tier", "priority"),
+        ("modalities", ["audio"]),
+        ("reasoning_effort", "low"),
+        ("chat_template", None),
+    ],
+)
+def test_parameters_with_an_effect_that_we_lack_stay_refused(name: str, value: object) -> None:
+    error = refused({**CHAT, name: value})
+    assert (error.status, error.code, error.param) == (400, "unsupported_parameter", name)
+
+
+def test_an_assistants_message_without_text_is_empty_text() -> None:
+    silent = {"role": "assistant", "content": None}
+    assert chat.parse({**CHAT, "messages": [silent, *CHAT["messages"]]}).messages[0] == Message("assistant", "")
+
+
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "uno"}, {"type": "text", "text": "dos"}]
     request = chat.parse({"model": "mini", "messages": [{"role": "user", "content": parts}]})
