@@ -20,6 +20,7 @@ from gateway.errors import ConfigError
 
 Position = tuple[int, int]
 M = TypeVar("M", bound=BaseModel)
+REFERENCES = ("os.environ/", "env.")
 PREFIX = "ESCLUSA_"
 WELL_KNOWN = {"DATABASE_URL": ("store", "database_url"), "REDIS_URL": ("store", "redis_url")}
 
@@ -29,6 +30,7 @@ def load(
 ) -> M:
     """Overrides win over the environment, the environment over the file. Raises `ConfigError` with the place."""
     tree, positions = read_yaml(file) if file is not None else ({}, {})
+    _check_own(model, tree, file, positions)
     origins: dict[tuple[str, ...], str] = {}
     _merge(tree, from_environment(environment, origins))
     _merge(tree, overrides or {})
@@ -36,6 +38,32 @@ def load(
         return model.model_validate(_resolve(tree, environment, ()))
     except ValidationError as error:
         raise _explain(model, error, file, positions, origins) from None
+
+
+def _check_own(
+    model: type[BaseModel], tree: Mapping[str, Any], file: Path | None, positions: Mapping[tuple[str, ...], Position]
+) -> None:
+    """Each value of the file must be good by itself: one that is overridden today is read tomorrow.
+
+    What is missing, and what keys mean together, is judged after the merge.
+    """
+    try:
+        model.model_validate(tree)
+    except ValidationError as error:
+        for index, found in enumerate(error.errors(include_url=False, include_input=False)):
+            if found["type"] != "missing" and _is_own_value(tree, found["loc"]):
+                raise _explain(model, error, file, positions, {}, index) from None
+
+
+def _is_own_value(tree: Any, path: Sequence[Any]) -> bool:
+    """Whether the path ends at a single value that stands in the file, and is no reference to a variable."""
+    node = tree
+    for part in path:
+        inside = part in node if isinstance(node, dict) else isinstance(node, list) and part in range(len(node))
+        if not inside:
+            break
+        node = node[part]
+    return not isinstance(node, dict | list) and not (isinstance(node, str) and node.startswith(REFERENCES))
 
 
 def read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], Position]]:
@@ -129,7 +157,7 @@ def _resolve(value: Any, environment: Mapping[str, str], path: tuple[str, ...]) 
         return [_resolve(item, environment, (*path, str(index))) for index, item in enumerate(value)]
     if isinstance(value, SecretStr) or not isinstance(value, str):
         return value
-    for mark in ("os.environ/", "env."):
+    for mark in REFERENCES:
         name = value[len(mark) :]
         if value.startswith(mark) and name.isidentifier():
             if name not in environment:
@@ -144,8 +172,9 @@ def _explain(
     file: Path | None,
     positions: Mapping[tuple[str, ...], Position],
     origins: Mapping[tuple[str, ...], str],
+    index: int = 0,
 ) -> ConfigError:
-    first = error.errors(include_url=False, include_input=False)[0]
+    first = error.errors(include_url=False, include_input=False)[index]
     path = tuple(str(part) for part in first["loc"])
     where, line, column = _place(path, file, positions, origins)
     hint = None

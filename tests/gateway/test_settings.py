@@ -30,6 +30,23 @@ def test_overrides_win_over_the_environment_and_it_over_the_file(tmp_path: Path)
     assert (found.http.port, found.http.host, found.http.metrics_port) == (3, "::1", 7)
 
 
+@pytest.mark.parametrize(("overrides", "environment"), [({"http": {"port": 0}}, {}), ({}, {"ESCLUSA_HTTP__PORT": "0"})])
+def test_a_wrong_value_in_the_file_is_told_even_when_it_is_overridden(
+    tmp_path: Path, overrides: dict[str, object], environment: dict[str, str]
+) -> None:
+    file = write(tmp_path, "http:\n  port: ninety\n")
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file, overrides, environment=environment)
+    assert (caught.value.file, caught.value.line) == (str(file), 2)
+    assert "http.port" in caught.value.message
+    assert "ninety" not in str(caught.value)
+
+
+def test_a_reference_in_the_file_may_be_overridden(tmp_path: Path) -> None:
+    file = write(tmp_path, "http: {port: env.THE_PORT}\n")
+    assert load_settings(file, {"http": {"port": 5}}, environment={}).http.port == 5
+
+
 def test_the_names_that_operators_know_are_read() -> None:
     found = load_settings(environment={"DATABASE_URL": "postgresql://db/x", "REDIS_URL": "redis://cache"})
     assert found.store.database_url is not None
