@@ -30,6 +30,9 @@ def allocate_kv_cache(
     padded = -(-head_dim // TILE) * TILE
     key = torch.empty(num_blocks, num_kv_heads, slots * head_dim, dtype=stored)
     value = torch.empty(num_blocks, num_kv_heads, slots * padded, dtype=stored)
+    for storage in (key, value):
+        # A sequence's blocks lie anywhere: on small pages each of them would cost an address look-up.
+        lib().esc_advise_large_pages(storage.data_ptr(), storage.nbytes)
     return KVCache(key, value, num_blocks, block_size, num_kv_heads, head_dim)
 
 

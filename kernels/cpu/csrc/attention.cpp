@@ -194,34 +194,41 @@ ChunkFunction chunk_function(int rows) {
 
 struct Scratch {
   std::vector<float> q, out;
+  std::vector<Band> bands;
 };
 
 template <class T>
 void attend_item(const Plan& plan, const Cache& cache, const AttentionItem& item, const T* q, int64_t q_stride, T* out,
                  int64_t out_stride, float scale, int64_t window, float softcap, float* partial) {
   const int64_t group = plan.heads / plan.kv_heads, dim = plan.dim, dims = cache.dims();
-  const int64_t rows = item.queries * group, begin = plan.query_start[item.sequence];
-  const int64_t first_position = plan.kv_len[item.sequence] - (plan.query_start[item.sequence + 1] - begin);
-  thread_local Scratch scratch;
-  scratch.q.resize(rows * dim);
-  scratch.out.assign(rows * dims, 0.0f);
-  for (int64_t r = 0; r < rows; r++) {
-    const T* source = q + (begin + item.first_query + r / group) * q_stride + (item.kv_head * group + r % group) * dim;
-    float* target = scratch.q.data() + r * dim;
-    for_lanes(dim, [&](int64_t i, int c) { store_n(target + i, load_n(source + i, c) * splat(scale), c); });
-  }
+  const int64_t rows = item.queries * group, begin = plan.query_start[item.sequence];  // rows of one kv head
   const int64_t bands = (rows + BAND - 1) / BAND;
-  Band band[MAX_ROWS + BAND];
-  for (int64_t r = 0; r < rows; r++) {
-    Band& b = band[r / BAND];
-    b.position[r % BAND] = first_position + item.first_query + r / group;
+  const int64_t first_position =
+      plan.kv_len[item.sequence] - (plan.query_start[item.sequence + 1] - begin) + item.first_query;
+  thread_local Scratch scratch;
+  scratch.q.resize(item.heads * rows * dim);
+  scratch.out.assign(item.heads * rows * dims, 0.0f);
+  scratch.bands.resize(item.heads * bands);
+  const auto place = [&](int64_t row, int64_t stride) {  // of a row's head in q and out
+    const int64_t head = item.kv_head + row / rows, r = row % rows;
+    return (begin + item.first_query + r / group) * stride + (head * group + r % group) * dim;
+  };
+  for (int64_t row = 0; row < item.heads * rows; row++) {
+    const T* source = q + place(row, q_stride);
+    float* target = scratch.q.data() + row * dim;
+    for_lanes(dim, [&](int64_t i, int c) { store_n(target + i, load_n(source + i, c) * splat(scale), c); });
+    const int64_t r = row % rows;
+    Band& b = scratch.bands[row / rows * bands + r / BAND];
+    b.position[r % BAND] = first_position + r / group;
     b.largest[r % BAND] = NONE;
     b.total[r % BAND] = 0;
   }
   // Blocks that the window has left behind may belong to somebody else by now: none of their keys is read. Chunks
   // still start at multiples of their size, so that a row sums alike whichever tile of queries it came in.
-  const int64_t oldest = window > 0 ? std::max<int64_t>(0, band[0].position[0] - window + 1) : 0;
+  const int64_t oldest = window > 0 ? std::max<int64_t>(0, first_position - window + 1) : 0;
   const int64_t alive = oldest / cache.block_size * cache.tiles();
+  const int64_t key_bytes = cache.key_elements() * (cache.bf16 ? 2 : 4);
+  const int64_t value_bytes = cache.value_elements() * (cache.bf16 ? 2 : 4);
   const int64_t start = std::max<int64_t>(item.first_tile, alive / CHUNK_TILES * CHUNK_TILES);
   for (int64_t tile = start; tile < item.last_tile; tile += CHUNK_TILES) {
     TileView tiles[CHUNK_TILES];
@@ -233,25 +240,40 @@ void attend_item(const Plan& plan, const Cache& cache, const AttentionItem& item
       tiles[t].valid = 0;
       tiles[t].first_key = tile_first_key(cache, tile + t);
     }
+    int64_t key_ahead[CHUNK_TILES] = {}, value_ahead[CHUNK_TILES] = {};
     for (int t = 0; t < CHUNK_TILES && tile + t + CHUNK_TILES < item.last_tile && tile >= alive; t++) {
       const TileView next = view_tile(plan, cache, item.sequence, item.kv_head, tile + t + CHUNK_TILES);
-      tiles[t].key_ahead = next.key - tiles[t].key;
-      tiles[t].value_ahead = next.value - tiles[t].value;
+      key_ahead[t] = next.key - tiles[t].key;
+      value_ahead[t] = next.value - tiles[t].value;
     }
     const int64_t end_key = tiles[count - 1].first_key + 16;
-    for (int64_t b = 0; b < bands; b++) {
-      const int height = (int)std::min<int64_t>(BAND, rows - b * BAND);
-      const int64_t lowest = window > 0 ? std::max<int64_t>(0, band[b].position[0] - window + 1) : 0;
-      if (tiles[0].first_key > band[b].position[height - 1] || end_key <= lowest) continue;
-      const auto function = cache.bf16 ? chunk_function<true>(height) : chunk_function<false>(height);
-      function(scratch.q.data() + b * BAND * dim, dim, dims, tiles, count, window, softcap, lowest, band[b],
-               scratch.out.data() + b * BAND * dims);
-      for (int t = 0; t < CHUNK_TILES; t++) tiles[t].key_ahead = tiles[t].value_ahead = 0;
+    // Heads inside chunks: the heads of a block lie side by side, so memory is read in longer runs.
+    for (int64_t head = 0; head < item.heads; head++) {
+      for (int t = 0; t < CHUNK_TILES; t++) {
+        tiles[t].key_ahead = key_ahead[t];
+        tiles[t].value_ahead = value_ahead[t];
+      }
+      for (int64_t b = 0; b < bands; b++) {
+        Band& band = scratch.bands[head * bands + b];
+        const int height = (int)std::min<int64_t>(BAND, rows - b * BAND);
+        const int64_t lowest = window > 0 ? std::max<int64_t>(0, band.position[0] - window + 1) : 0;
+        if (tiles[0].first_key > band.position[height - 1] || end_key <= lowest) continue;
+        const auto function = cache.bf16 ? chunk_function<true>(height) : chunk_function<false>(height);
+        const int64_t row = head * rows + b * BAND;
+        function(scratch.q.data() + row * dim, dim, dims, tiles, count, window, softcap, lowest, band,
+                 scratch.out.data() + row * dims);
+        for (int t = 0; t < CHUNK_TILES; t++) tiles[t].key_ahead = tiles[t].value_ahead = 0;
+      }
+      for (int t = 0; t < CHUNK_TILES; t++) {
+        tiles[t].key += key_bytes;
+        tiles[t].value += value_bytes;
+      }
     }
   }
-  for (int64_t r = 0; r < rows; r++) {
-    const Band& b = band[r / BAND];
-    const float* sums = scratch.out.data() + r * dims;
+  for (int64_t row = 0; row < item.heads * rows; row++) {
+    const int64_t r = row % rows;
+    const Band& b = scratch.bands[row / rows * bands + r / BAND];
+    const float* sums = scratch.out.data() + row * dims;
     if (item.slot >= 0) {
       float* target = partial + (item.slot * group + r) * (dims + 16);
       target[0] = b.largest[r % BAND];
@@ -260,7 +282,7 @@ void attend_item(const Plan& plan, const Cache& cache, const AttentionItem& item
       continue;
     }
     const vf inverse = splat(b.total[r % BAND] > 0 ? 1.0f / b.total[r % BAND] : 0.0f);
-    T* target = out + (begin + item.first_query + r / group) * out_stride + (item.kv_head * group + r % group) * dim;
+    T* target = out + place(row, out_stride);
     for_lanes(dim, [&](int64_t i, int c) { store_n(target + i, load(sums + i) * inverse, c); });
   }
 }

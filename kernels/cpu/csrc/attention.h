@@ -27,7 +27,8 @@ struct Cache {
 };
 
 struct AttentionItem {
-  int32_t sequence, kv_head, first_query, queries, first_tile, last_tile, slot;  // slot >= 0: partial result
+  int32_t sequence, kv_head, heads, first_query, queries, first_tile, last_tile;
+  int32_t slot;  // >= 0: where the partial result of a split goes; such items have one head
 };
 
 struct Plan {

@@ -44,9 +44,14 @@ int make_plan(Plan& plan, const int32_t* query_start, const int32_t* kv_len, int
       int64_t parts = 1;
       if (!deterministic && count == 1 && busy < 2 * threads())
         parts = std::max<int64_t>(1, std::min((2 * threads() + busy - 1) / busy, (end - start) / 16));
-      for (int64_t head = 0; head < plan.kv_heads; head++) {
+      // Several heads an item where enough items are left for all threads and the rows are few.
+      const int64_t together =
+          parts > 1 || busy < 16 * threads() ? 1 : std::clamp<int64_t>(MAX_ROWS / 2 / (count * group), 1, plan.kv_heads);
+      for (int64_t head = 0; head < plan.kv_heads; head += together) {
         if (parts == 1) {
-          plan.items.push_back({(int32_t)s, (int32_t)head, (int32_t)at, (int32_t)count, (int32_t)start, (int32_t)end, -1});
+          const int32_t heads = (int32_t)std::min(together, plan.kv_heads - head);
+          plan.items.push_back(
+              {(int32_t)s, (int32_t)head, heads, (int32_t)at, (int32_t)count, (int32_t)start, (int32_t)end, -1});
           continue;
         }
         plan.split_first.push_back((int32_t)plan.slots);
@@ -58,14 +63,15 @@ int make_plan(Plan& plan, const int32_t* query_start, const int32_t* kv_len, int
           const int64_t from = start + chunks * p / parts * CHUNK_TILES;
           const int64_t to = std::min(end, start + chunks * (p + 1) / parts * CHUNK_TILES);
           plan.items.push_back(
-              {(int32_t)s, (int32_t)head, (int32_t)at, 1, (int32_t)from, (int32_t)to, (int32_t)plan.slots++});
+              {(int32_t)s, (int32_t)head, 1, (int32_t)at, 1, (int32_t)from, (int32_t)to, (int32_t)plan.slots++});
         }
       }
     }
   }
   // Largest first, so that the last items to finish are small.
   std::stable_sort(plan.items.begin(), plan.items.end(), [](const AttentionItem& a, const AttentionItem& b) {
-    return (int64_t)a.queries * (a.last_tile - a.first_tile) > (int64_t)b.queries * (b.last_tile - b.first_tile);
+    return (int64_t)a.heads * a.queries * (a.last_tile - a.first_tile) >
+           (int64_t)b.heads * b.queries * (b.last_tile - b.first_tile);
   });
   return PLAN_OK;
 }
