@@ -37,6 +37,7 @@ from gateway.audit.service import AuditService
 from gateway.backends.openai_http import OpenAIBackend
 from gateway.errors import ConfigError
 from gateway.flow.context import Clock, IdSource, RequestContext, SystemClock, SystemIds
+from gateway.flow.operation import EngineOperator
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.ports import AuditLog, Authenticator, Authorizer, Backend
 from gateway.flow.values import Principal
@@ -152,7 +153,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
         await _start(identity, stack)
         limits = _limiter(settings, clock, ids)
         await _start(limits, stack)
-        backends, loaded = await _backends(settings, stack, progress, registry)
+        backends, loaded, engines = await _backends(settings, stack, progress, registry)
         pipeline = Pipeline(
             authenticator=identity,
             authorizer=access,
@@ -190,6 +191,8 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             guard=guard,
             clock=clock,
             ids=ids,
+            node_id=node_id,
+            engines=engines,
         )
         lag = asyncio.create_task(watch_loop_lag(metrics.loop_lag), name="loop lag")
         stack.callback(lag.cancel)
@@ -245,7 +248,7 @@ def _limiter(settings: Settings, clock: Clock, ids: IdSource) -> LimitService:
 
 async def _backends(
     settings: Settings, stack: AsyncExitStack, progress: BootProgress, registry: CollectorRegistry
-) -> tuple[Mapping[str, Backend], tuple[Callable[[], Awaitable[None]], ...]]:
+) -> tuple[Mapping[str, Backend], tuple[Callable[[], Awaitable[None]], ...], EngineOperator | None]:
     backends: dict[str, Backend] = {}
     for name, upstream in settings.upstreams.items():
         if name == LOCAL_BACKEND:
@@ -255,7 +258,7 @@ async def _backends(
         backends[name] = remote
     local = tuple(model for model in settings.models if model.path is not None)
     if not local:
-        return backends, ()
+        return backends, (), None
     from gateway.backends.local_engine import LocalBackend
 
     progress.update("loading models", 0.0)
@@ -264,7 +267,7 @@ async def _backends(
     engine.register_metrics(registry)
     engine.start()
     backends[LOCAL_BACKEND] = engine
-    return backends, (engine.wait,)
+    return backends, (engine.wait,), engine.operations
 
 
 async def _start(service: IdentityService | AccessService | LimitService | AuditService, stack: AsyncExitStack) -> None:
@@ -298,9 +301,10 @@ def _readiness(
     if local is not None:
         state = local.status()
         parts["engine"] = str(state["state"])
-        if state["state"] != "ready":
+        if state["state"] not in ("ready", "degraded"):
             stage, percent = str(state["stage"]), float(str(state["percent"]))
-    ready = audit.healthy and policy != "unavailable" and identity.ready and parts.get("engine", "ready") == "ready"
+    serves = parts.get("engine", "ready") in ("ready", "degraded")
+    ready = audit.healthy and policy != "unavailable" and identity.ready and serves
     return Readiness(ready, stage, percent, parts)
 
 

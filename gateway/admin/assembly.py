@@ -9,13 +9,14 @@ from fastapi import APIRouter
 
 from gateway.access.holder import holder_of
 from gateway.access.service import AccessService
-from gateway.admin import audit, authz, keys, limits, models, policies, revocations
+from gateway.admin import audit, authz, engines, keys, limits, models, policies, revocations
 from gateway.admin.authz import LimitUse
 from gateway.admin.claims_reader import ClaimsReader
 from gateway.admin.guard import PermissionGuard
 from gateway.audit.reader import AuditReader
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
+from gateway.flow.operation import EngineOperator
 from gateway.flow.values import LimitRule, Principal
 from gateway.identity.accounts import AccountService
 from gateway.identity.repository import IdentityRepository
@@ -43,6 +44,9 @@ class AdminParts:
     guard: PermissionGuard
     clock: Clock
     ids: IdSource
+    node_id: str
+    engines: EngineOperator | None = None
+    """None where no model runs in this process."""
 
 
 class UsedLimits:
@@ -94,6 +98,7 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
             usage=UsedLimits(parts.limits),
         ),
         models.routes(parts.access, parts.guard),
+        engines.routes(parts.engines, parts.identity_store, parts.guard, node_id=parts.node_id),
         limits.routes(parts.limits, parts.access, parts.guard),
         keys.routes(accounts, parts.guard),
         revocations.routes(revoking, parts.guard),

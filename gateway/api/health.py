@@ -51,8 +51,9 @@ def routes(readiness: Callable[[], Readiness]) -> APIRouter:
 
 
 def _answer(state: Readiness) -> Response:
+    loads = state.stage != "ready" and state.parts.get("engine") not in ("failed", "stopped")
     body: dict[str, Any] = {
-        "status": "ready" if state.ready else "loading" if state.stage not in ("ready", "failed") else "unavailable",
+        "status": "ready" if state.ready else "loading" if loads else "unavailable",
         "stage": state.stage,
         "percent": round(state.percent, 1),
         "parts": dict(state.parts),

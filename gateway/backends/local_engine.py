@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from gateway.backends.engine_operations import EngineOperations
 from gateway.backends.engine_values import as_chunk, as_gateway_error, sampling_of
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.values import ChatRequest, Chunk, ModelCard, Usage
@@ -39,6 +40,7 @@ class LocalBackend:
         }
         self._stages: dict[str, tuple[str, float]] = dict.fromkeys(self._engines, ("waiting", 0.0))
         self._failed: dict[str, str] = {}
+        self.operations = EngineOperations(self._engines, self._stage_of, engine_error())
         self._tokens: OrderedDict[int, tuple[ChatRequest, str, tuple[int, ...]]] = OrderedDict()
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="esclusa-tokenizer")
         self._loading: asyncio.Task[None] | None = None
@@ -59,6 +61,7 @@ class LocalBackend:
         if self._loading is not None:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
+        self.operations.close()
         for engine in self._engines.values():
             await engine.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -139,12 +142,20 @@ class LocalBackend:
         return tuple(vectors), Usage(prompt_tokens=sum(len(one) for one in ids))
 
     def status(self) -> Mapping[str, object]:
+        """After the load: `degraded` while some engine takes no requests, `stopped` or `failed` when none does."""
         for name, (stage, percent) in self._stages.items():
             if name in self._failed:
                 return {"state": "failed", "stage": f"{name}: failed", "percent": 0.0}
             if stage != "ready":
                 return {"state": "loading", "stage": f"{name}: {stage}", "percent": percent}
-        return {"state": "ready", "stage": "ready", "percent": 100.0}
+        states = {name: self.operations.state(name) for name in self._engines}
+        idle = {name: state for name, state in states.items() if state not in ("ready", "rebuilding")}
+        if not idle:
+            return {"state": "ready", "stage": "ready", "percent": 100.0}
+        if len(idle) < len(states):
+            return {"state": "degraded", "stage": "ready", "percent": 100.0}
+        name, state = next(iter(idle.items()))
+        return {"state": "failed" if state == "failed" else "stopped", "stage": f"{name}: {state}", "percent": 0.0}
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """vLLM's metric names, one set of labels per model."""
@@ -162,7 +173,9 @@ class LocalBackend:
         for name, engine in self._engines.items():
 
             def report(stage: str, percent: float, name: str = name) -> None:
-                self._stages[name] = (stage, percent)
+                # Of the first load only: weights are read again by a rebuild and after a sleep.
+                if self._stages[name][0] != "ready":
+                    self._stages[name] = (stage, percent)
 
             try:
                 await engine.start(report)
@@ -184,7 +197,11 @@ class LocalBackend:
                 code="model_loading",
                 hint="wait for 200 at /readyz",
             )
+        self.operations.demand_accepting(card.id)
         return engine
+
+    def _stage_of(self, model: str) -> tuple[str, float]:
+        return ("failed", 0.0) if model in self._failed else self._stages[model]
 
     async def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         from engine import EngineError
@@ -283,6 +300,12 @@ def make_engine(model: ModelSettings, settings: EngineSettings) -> AsyncEngine:
     except EngineError as error:
         raise ConfigError(f"engine settings of model `{model.id}`: {error}") from None
     return AsyncEngine(config)
+
+
+def engine_error() -> type[Exception]:
+    from engine import EngineError
+
+    return EngineError
 
 
 def _prompt_ids(tokenizer: Any, request: ChatRequest) -> tuple[int, ...]:

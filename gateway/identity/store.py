@@ -88,6 +88,11 @@ class IdentityStore:
             async with self._engine.begin() as connection:
                 yield connection
 
+    async def remember(self, request: RequestKey, resource: str) -> None:
+        """For a change that is made outside the database. Raises `KeyTaken`."""
+        async with self.quiet_write() as connection:
+            await _remember(connection, request, resource)
+
     async def served(self, caller: Principal, key: str) -> Served | None:
         query = select(idempotency).where(
             idempotency.c.tenant == caller.tenant,

@@ -64,10 +64,17 @@ MATRIX: dict[tuple[str, str], str] = {
     ("GET", f"{ADMIN}/revocations"): "identity.read",
     ("GET", f"{ADMIN}/revocations/{{revocation_id}}"): "identity.read",
     ("DELETE", f"{ADMIN}/revocations/{{revocation_id}}"): "identity.write",
+    ("GET", f"{ADMIN}/engines"): "engine.operate",
+    ("GET", f"{ADMIN}/engines/{{model:path}}"): "engine.operate",
+    ("POST", f"{ADMIN}/engines/{{model:path}}:pause"): "engine.operate",
+    ("POST", f"{ADMIN}/engines/{{model:path}}:resume"): "engine.operate",
+    ("POST", f"{ADMIN}/engines/{{model:path}}:drain"): "engine.operate",
+    ("POST", f"{ADMIN}/engines/{{model:path}}:sleep"): "engine.operate",
+    ("POST", f"{ADMIN}/engines/{{model:path}}:wake"): "engine.operate",
     ("GET", f"{ADMIN}/audit/events"): "audit.read",
     ("GET", f"{ADMIN}/audit/events/{{event_id}}"): "audit.read",
 }
-WITHOUT_A_ROUTE = {"content.read", "engine.operate"}
+WITHOUT_A_ROUTE = {"content.read"}
 """Words that a policy may already grant and that open nothing yet."""
 BODIES: dict[str, Any] = {
     "/v1/chat/completions": {"model": "mini", "messages": [{"role": "user", "content": "x"}]},
