@@ -132,6 +132,11 @@ class LimitSettings(Section):
     min_grant_tokens: int = Field(64, ge=1, description="less room than this in a rate window: wait instead of a stub")
 
 
+class GuardrailSettings(Section):
+    timeout_ms: int = Field(500, gt=0, description="for one text; what happens then is the policy's `guardrails`")
+    workers: int = Field(2, ge=1, description="threads that inspect; a text that waits for one spends its own time")
+
+
 class AuditSettings(Section):
     mode: Literal["strict", "standard", "fast"] = "standard"
     spool_dir: Path | None = None
@@ -219,6 +224,7 @@ class Settings(Section):
     identity: IdentitySettings = IdentitySettings()
     access: AccessSettings = AccessSettings()
     limits: LimitSettings = LimitSettings()
+    guardrails: GuardrailSettings = GuardrailSettings()
     audit: AuditSettings = AuditSettings()
     models: tuple[ModelSettings, ...] = ()
     upstreams: dict[str, UpstreamSettings] = Field(default_factory=dict)

@@ -41,6 +41,7 @@ from gateway.flow.operation import EngineOperator
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.ports import AuditLog, Authenticator, Authorizer, Backend
 from gateway.flow.values import Principal
+from gateway.guardrails.inspector import GuardrailInspector
 from gateway.identity.metrics import IdentityCollector
 from gateway.identity.repository import IdentityRepository
 from gateway.identity.revocation_store import PostgresRevocationStore
@@ -154,6 +155,8 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
         limits = _limiter(settings, clock, ids)
         await _start(limits, stack)
         backends, loaded, engines = await _backends(settings, stack, progress, registry)
+        inspector = GuardrailInspector(settings.guardrails)
+        stack.callback(inspector.close)
         pipeline = Pipeline(
             authenticator=identity,
             authorizer=access,
@@ -165,6 +168,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             clock=clock,
             salt=cache_salt(secrets.token_bytes(32)),
             denial=denial,
+            inspector=inspector,
             observer=metrics,
         )
         in_flight = InFlight()

@@ -153,6 +153,7 @@ def _policy(decision: Decision) -> dict[str, Any]:
                 "max_output_tokens": duties.max_output_tokens,
                 "content_logging": duties.content_logging,
                 "redaction": duties.redaction,
+                "guardrails": duties.guardrails,
                 "require_locality": duties.require_locality,
                 "priority": duties.priority,
             }
@@ -210,5 +211,6 @@ def _finding(finding: Finding) -> dict[str, Any]:
         "count": finding.count,
         "action": finding.action,
         "direction": finding.direction,
+        "where": finding.where,
         "score_micro": micro(finding.score),
     }

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from gateway.errors import GatewayError
+from gateway.errors import BlockedByPolicy, GatewayError
 from gateway.flow.boundary import BOUNDARY, Finalisers, close
 from gateway.flow.context import Clock
-from gateway.flow.values import Chunk, Exchange, Failure, Outcome, Signals, Usage
+from gateway.flow.ports import OutputGuard
+from gateway.flow.refusals import blocked
+from gateway.flow.values import Chunk, Exchange, Failure, Finding, Outcome, Signals, Usage
 
 NO_USAGE = Usage()
 
@@ -33,8 +35,11 @@ class Ending:
     finish_reason: str | None = None
     stop_cause: str | None = None
     failure: Failure | None = None
+    findings: tuple[Finding, ...] = ()
+    """What was found in the answer."""
     response_digest: bytes | None = None
-    completion_text: str | None = None
+    completion_texts: tuple[str, ...] | None = None
+    """By choice."""
     first_chunk_s: float | None = None
     """On the clock of `Clock.monotonic_s`."""
 
@@ -75,6 +80,7 @@ class Answer:
         conclude: Conclude,
         finalisers: Finalisers,
         clock: Clock,
+        guard: OutputGuard | None = None,
     ) -> None:
         self.exchange = exchange
         self._stream = stream
@@ -83,12 +89,16 @@ class Answer:
         self._conclude = conclude
         self._finalisers = finalisers
         self._clock = clock
+        self._guard = guard
         logging = exchange.decision.obligations.content_logging if exchange.decision else "hash"
-        self._keep_text = logging in ("redacted", "encrypted")
-        self._text: list[str] = []
+        self._keep_text = logging == "encrypted"
+        self._texts: dict[int, list[str]] = {}
         self._digest = hashlib.sha256()
         self._emitted: dict[int, int] = {}
         self._open = set(range(exchange.request.params.n if exchange.request else 1))
+        self._streams = exchange.request is not None and exchange.request.stream
+        self._untold = set(self._open)
+        """Choices whose end has not left yet."""
         self._usage: Usage | None = None
         self._counted = True
         self._signals: Signals | None = None
@@ -121,18 +131,22 @@ class Answer:
         try:
             chunk = self._first
             while chunk is not None:
-                for piece in self._govern(chunk):
+                for piece in await self._guarded(self._govern(chunk)):
+                    self._note(piece)
                     yield piece
                 if self._stopped and not self._open:
                     break
                 with BOUNDARY:
                     chunk = await anext(self._stream, None)
+            for piece in await self._held_back():
+                self._note(piece)
+                yield piece
             outcome = Outcome.OK
         except (GeneratorExit, asyncio.CancelledError):
             outcome = self._left_early()
             raise
         except GatewayError as error:
-            outcome = Outcome.ENGINE_ERROR
+            outcome = Outcome.DENIED if isinstance(error, BlockedByPolicy) else Outcome.ENGINE_ERROR
             failure = Failure(error.status, error.code, error.message, error.detail)
             raise
         finally:
@@ -158,10 +172,6 @@ class Answer:
                 everything=False,
             )
         self._emitted[chunk.index] = emitted + count
-        if chunk.text:
-            self._digest.update(chunk.text.encode())
-            if self._keep_text:
-                self._text.append(chunk.text)
         if chunk.usage is not None:
             self._usage = chunk.usage
         if chunk.signals is not None:
@@ -179,6 +189,52 @@ class Answer:
         if self._open and deadline_s is not None and self._clock.monotonic_s() > deadline_s:
             return self._stop(chunk, "deadline", everything=True)
         return (chunk,)
+
+    async def _guarded(self, pieces: Sequence[Chunk]) -> Sequence[Chunk]:
+        """What of the pieces may leave now, by the inspection that policy asks for."""
+        guard, passed = self._guard, list[Chunk]()
+        if guard is None:
+            return pieces
+        for piece in pieces:
+            checked = await guard.check(piece)
+            if guard.blocked is not None:
+                return (*passed, *await self._block(guard.blocked))
+            passed.append(checked)
+        return passed
+
+    async def _held_back(self) -> Sequence[Chunk]:
+        if self._guard is None or self._guard.blocked is not None:
+            return ()
+        rest = await self._guard.flush()
+        return rest if self._guard.blocked is None else await self._block(self._guard.blocked)
+
+    async def _block(self, category: str) -> Sequence[Chunk]:
+        """End every choice that has not ended for the caller. Raises `BlockedByPolicy` while nothing has left yet."""
+        self._stopped = True
+        self._open.clear()
+        self._finish_reason, self._stop_cause = "content_filter", "guardrails"
+        if self._streams:
+            return [
+                Chunk(index=index, finish_reason="content_filter", stop_cause="guardrails")
+                for index in sorted(self._untold)
+            ]
+        with BOUNDARY:
+            while not self._counted and self._usage is None:
+                # A whole answer of an upstream is here already, and what it cost is said behind its text.
+                chunk = await anext(self._stream, None)
+                if chunk is None:
+                    break
+                self._usage = chunk.usage
+        raise blocked(category, "The answer was blocked by policy.")
+
+    def _note(self, chunk: Chunk) -> None:
+        """What leaves is what is committed to."""
+        if chunk.text:
+            self._digest.update(chunk.text.encode())
+            if self._keep_text:
+                self._texts.setdefault(chunk.index, []).append(chunk.text)
+        if chunk.finish_reason is not None:
+            self._untold.discard(chunk.index)
 
     def _stop(self, chunk: Chunk, cause: str | None, *, everything: bool) -> tuple[Chunk, ...]:
         self._stopped = True
@@ -204,17 +260,23 @@ class Answer:
         self.concluded = True
         ending = Ending(
             outcome=outcome,
-            status=200,
+            status=200 if failure is None or self._streams else failure.status,
             usage=self._final_usage(),
             signals=self._signals,
             finish_reason=self._finish_reason,
             stop_cause=self._stop_cause,
             failure=failure,
+            findings=self._guard.findings if self._guard is not None else (),
             response_digest=self._digest.digest(),
-            completion_text="".join(self._text) if self._keep_text else None,
+            completion_texts=self._kept_texts(),
             first_chunk_s=self._first_at,
         )
         self.exchange = await self._finalisers.run(self._close_and_conclude(ending))
+
+    def _kept_texts(self) -> tuple[str, ...] | None:
+        if not self._keep_text:
+            return None
+        return tuple("".join(self._texts.get(index, ())) for index in range(max(self._texts, default=-1) + 1))
 
     async def _close_and_conclude(self, ending: Ending) -> Exchange:
         await close(self._stream)

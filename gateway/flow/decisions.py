@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from gateway.flow.request import Message
+from gateway.flow.request import ChatRequest
 
 
 class Effect(StrEnum):
@@ -23,7 +23,9 @@ class Obligations:
     max_output_tokens: int | None = None
     content_logging: Literal["none", "hash", "redacted", "encrypted"] = "hash"
     redaction: Literal["off", "flag", "redact", "block"] = "off"
+    """What becomes of personal data and secrets, in prompts and answers."""
     guardrails: str = "default"
+    """`off | default | strict`: what becomes of attempts to steer the model, and of what cannot be inspected."""
     require_locality: str | None = None
     priority: int = 0
     share_weight: float = 1.0
@@ -188,11 +190,13 @@ class Finding:
     action: Literal["flag", "redact", "block"]
     direction: Literal["in", "out"]
     score: float = 1.0
+    where: str = ""
+    """The role of the message, `prompt`, `input`, `parameters` or `answer`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
     action: Literal["allow", "redact", "block"] = "allow"
     findings: tuple[Finding, ...] = ()
-    messages: tuple[Message, ...] | None = None
-    """Replacement messages when something was redacted, else None."""
+    request: ChatRequest | None = None
+    """The request to go on with when something was redacted, else None."""

@@ -19,6 +19,7 @@ from gateway.flow.boundary import BOUNDARY, Finalisers, close
 from gateway.flow.budget import estimate, granted_tokens, prompt_digest, rough_prompt_tokens, usage_cost
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.growth import grow
+from gateway.flow.inspection import inspected
 from gateway.flow.laps import Laps
 from gateway.flow.ports import (
     AuditLog,
@@ -31,7 +32,7 @@ from gateway.flow.ports import (
     Observer,
     Router,
 )
-from gateway.flow.refusals import demand, demand_clean, demand_inspector, unknown_model
+from gateway.flow.refusals import demand, demand_clean, unknown_model
 from gateway.flow.values import (
     ChatRequest,
     Chunk,
@@ -97,7 +98,7 @@ class Pipeline:
                 exchange = self._authorise(exchange, laps)
                 demand(known(exchange.asked))
                 self._rate(exchange)
-                exchange = await self._inspect(exchange, laps)
+                exchange = await inspected(self._inspector, exchange, known(exchange.asked), laps)
                 demand_clean(exchange.inspection)
                 exchange = self._route(exchange, laps)
                 candidates = known(exchange.plan).candidates
@@ -106,6 +107,8 @@ class Pipeline:
                     try:
                         exchange = self._authorise_target(exchange, card)
                         demand(known(exchange.decision))
+                        exchange = await inspected(self._inspector, exchange, known(exchange.decision), laps)
+                        demand_clean(exchange.inspection)
                         exchange = await self._estimate(exchange, card)
                         exchange = await self._reserve(exchange, card, hop, laps)
                         stream = self._generate(exchange, card)
@@ -154,18 +157,6 @@ class Pipeline:
         verdict = self._limiter.precheck(known(exchange.asked).limits)
         if verdict is not None and not verdict.allowed:
             raise self._denial(verdict)
-
-    async def _inspect(self, exchange: Exchange, laps: Laps) -> Exchange:
-        decision, request = known(exchange.asked), known(exchange.request)
-        if self._inspector is None:
-            demand_inspector(decision)
-            return exchange
-        started = laps.now()
-        seen = await self._inspector.inspect_input(request, decision)
-        if seen.messages is not None:
-            request = replace(request, messages=seen.messages, raw_body=None)
-        laps.guard_us = laps.since(started)
-        return grow(exchange, inspection=seen, findings=seen.findings, request=request)
 
     def _route(self, exchange: Exchange, laps: Laps) -> Exchange:
         """Over permitted real models only, so that `auto` never becomes a way round."""
@@ -255,7 +246,10 @@ class Pipeline:
             clamped=granted < bound.max_output_tokens,
             deadline_s=exchange.context.deadline_s,
         )
-        return Answer(exchange, stream, first, authority, self._conclude, self.finalisers, self._clock)
+        guard = None
+        if self._inspector is not None:
+            guard = self._inspector.guard_output(known(exchange.request), known(exchange.decision))
+        return Answer(exchange, stream, first, authority, self._conclude, self.finalisers, self._clock, guard)
 
     def _permission(self, exchange: Exchange) -> Callable[[], bool]:
         """Asked between chunks: decides again only when the policy has changed. Without a policy that may still be
@@ -291,8 +285,9 @@ class Pipeline:
             finish_reason=ending.finish_reason,
             stop_cause=ending.stop_cause,
             failure=ending.failure,
+            findings=(*exchange.findings, *ending.findings),
             response_digest=ending.response_digest,
-            completion_text=ending.completion_text,
+            completion_texts=ending.completion_texts,
             timings=grow(
                 exchange.timings,
                 ttft_us=round((first_s - started_s) * 1e6) if first_s is not None else None,

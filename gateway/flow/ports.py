@@ -19,6 +19,7 @@ from gateway.flow.values import (
     Decision,
     Estimate,
     Exchange,
+    Finding,
     Inspection,
     LimitRule,
     LimitVerdict,
@@ -82,8 +83,42 @@ class Limiter(Protocol):
         ...
 
 
+class OutputGuard(Protocol):
+    """One answer on its way out; one guard per answer."""
+
+    blocked: str | None
+    """The category that ended the answer: nothing after it may leave. None while it may go on."""
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found so far, direction `out`."""
+        ...
+
+    async def check(self, chunk: Chunk) -> Chunk:
+        """The chunk with the text that may leave now; what is held back comes with a later one of the same choice.
+
+        Called with every chunk in order. Raises `Unavailable` (503 `guardrails_unavailable`) where policy refuses what
+        cannot be inspected.
+        """
+        ...
+
+    async def flush(self) -> tuple[Chunk, ...]:
+        """After the last chunk: what is still held of choices that never got a `finish_reason`."""
+        ...
+
+
 class Inspector(Protocol):
-    async def inspect_input(self, request: ChatRequest, decision: Decision) -> Inspection: ...
+    async def inspect_input(self, request: ChatRequest, decision: Decision) -> Inspection:
+        """Inspect everything of the request that a model would read, as the decision's obligations say.
+
+        Beside the event loop and within a time. Raises `Unavailable` (503 `guardrails_unavailable`) when that failed
+        and the obligations refuse then; otherwise a finding says that nothing was inspected.
+        """
+        ...
+
+    def guard_output(self, request: ChatRequest, decision: Decision) -> OutputGuard | None:
+        """None where the obligations ask for no inspection of the answer."""
+        ...
 
 
 class Router(Protocol):

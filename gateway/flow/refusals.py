@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.errors import BlockedByPolicy, NotFound, NotPermitted, Unavailable
-from gateway.flow.values import Decision, Inspection
+from gateway.errors import BlockedByPolicy, InvalidRequest, NotFound, NotPermitted, Unavailable
+from gateway.flow.values import ChatRequest, Decision, Inspection
 
 
 def demand(decision: Decision) -> None:
@@ -24,12 +24,27 @@ def demand_clean(inspection: Inspection | None) -> None:
     """Raises `BlockedByPolicy` (400) with the category, never with the matched text."""
     if inspection is not None and inspection.action == "block":
         category = next((found.category for found in inspection.findings if found.action == "block"), None)
-        raise BlockedByPolicy("The content was blocked by policy.", param=category)
+        raise blocked(category, "The content was blocked by policy.")
+
+
+def blocked(category: str | None, message: str) -> BlockedByPolicy:
+    return BlockedByPolicy(message, param=category, hint="`param` names what was found; leave it out and ask again")
+
+
+def demand_no_logprobs(request: ChatRequest, decision: Decision) -> None:
+    """Log-probabilities name every token, so they would show what is taken out of the answer."""
+    if request.params.logprobs and decision.obligations.redaction in ("redact", "block"):
+        raise InvalidRequest(
+            "Policy has answers of this model redacted; log-probabilities would show what was taken out.",
+            code="unsupported_parameter",
+            param="logprobs",
+            hint="leave `logprobs` out",
+        )
 
 
 def demand_inspector(decision: Decision) -> None:
     """No inspector is configured: an obligation that needs one refuses instead of being forgotten."""
-    if decision.obligations.redaction in ("redact", "block"):
+    if decision.obligations.redaction in ("redact", "block") or decision.obligations.guardrails == "strict":
         raise Unavailable(
             "Policy asks for content inspection, and no inspector is configured.",
             code="guardrails_unavailable",

@@ -129,7 +129,7 @@ class Chunk:
 
     `text` is always whole UTF-8; deltas of one choice concatenate to the full decode.
     `finish_reason`: stop | length | content_filter | tool_calls | abort. `stop` in `stop_cause` terms
-    (`budget`, `revoked`, `deadline`, `policy`) says why the gateway ended it early.
+    (`budget`, `revoked`, `deadline`, `policy`, `guardrails`) says why the gateway ended it early.
     """
 
     index: int = 0
@@ -202,8 +202,8 @@ class Exchange:
     timings: Timings = Timings()
     prompt_digest: bytes | None = None
     response_digest: bytes | None = None
-    completion_text: str | None = field(default=None, repr=False)
-    """Kept only when an obligation asks for content logging beyond `hash`."""
+    completion_texts: tuple[str, ...] | None = field(default=None, repr=False)
+    """By choice; kept only where an obligation asks for encrypted content."""
 
     @property
     def request_id(self) -> UUID:

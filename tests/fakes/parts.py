@@ -251,6 +251,9 @@ class BlockingInspector:
     async def inspect_input(self, request: ChatRequest, decision: Decision) -> Inspection:
         return self.inspection
 
+    def guard_output(self, request: ChatRequest, decision: Decision) -> None:
+        return None
+
 
 @dataclass
 class Bench:

@@ -43,7 +43,7 @@ def test_the_record_says_who_what_decided_and_used() -> None:
 
 
 def test_no_message_and_no_answer_is_in_the_record() -> None:
-    exchange = finished(admitted(), completion_text="el saldo es 12")
+    exchange = finished(admitted(), completion_texts=("el saldo es 12",))
     record = request_record(ORIGIN, UUID(int=1), NOW, "completion", exchange, request_caller(ORIGIN, exchange))
     for secret in ("saldo", "¿Cuál"):
         assert secret.encode() not in record.rec + record.side
@@ -64,7 +64,7 @@ def test_an_obligation_of_no_content_leaves_no_commitment() -> None:
 
 
 def test_findings_are_listed_without_what_they_matched() -> None:
-    found = Finding(detector="iban", category="pii", count=2, action="redact", direction="in", score=0.9)
+    found = Finding(detector="iban", category="pii", count=2, action="redact", direction="in", score=0.9, where="user")
     assert document(admitted(findings=(found,)))["safety"] == [
         {
             "action": "redact",
@@ -72,6 +72,7 @@ def test_findings_are_listed_without_what_they_matched() -> None:
             "count": 2,
             "detector": "iban",
             "direction": "in",
+            "where": "user",
             "score_micro": 900_000,
         }
     ]

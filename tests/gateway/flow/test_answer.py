@@ -177,8 +177,8 @@ async def test_the_text_is_kept_only_when_policy_asks_for_it() -> None:
     kept.access.obligations = Obligations(content_logging="encrypted")
     await collect(plain)
     await collect(kept)
-    assert plain.completion.completion_text is None
-    assert kept.completion.completion_text == "uno dos tres"
+    assert plain.completion.completion_texts is None
+    assert kept.completion.completion_texts == ("uno dos tres",)
 
 
 async def test_tokens_are_estimated_when_neither_usage_nor_ids_came() -> None:

@@ -1,0 +1,55 @@
+"""The inspection of a request, once as it was asked and again where the resolved model is under stricter duties.
+
+Pure but for the inspector it asks. Standard library only.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gateway.flow.growth import grow
+from gateway.flow.laps import Laps
+from gateway.flow.ports import Inspector
+from gateway.flow.refusals import demand_inspector, demand_no_logprobs
+from gateway.flow.values import ChatRequest, Decision, Exchange, Finding, Inspection
+
+
+async def inspected(inspector: Inspector | None, exchange: Exchange, decision: Decision, laps: Laps) -> Exchange:
+    """The exchange with its inspection, and with the redacted request where something was taken out.
+
+    Raises `InvalidRequest` for log-probabilities of an answer that is to be redacted, and `Unavailable` where the
+    obligations refuse what cannot be inspected. A block is in the value; `demand_clean` raises it.
+    """
+    request, before = exchange.request, exchange.inspection
+    if request is None:
+        raise RuntimeError("a request is inspected before it was read")
+    if before is not None and exchange.asked is not None and _same_duties(exchange.asked, decision):
+        return exchange
+    demand_no_logprobs(request, decision)
+    if inspector is None:
+        demand_inspector(decision)
+        return grow(exchange, inspection=Inspection())
+    started = laps.now()
+    seen = await inspector.inspect_input(request, decision)
+    laps.guard_us = laps.since(started) + (laps.guard_us or 0)
+    findings = _together(exchange.findings, seen.findings)
+    return grow(exchange, inspection=seen, findings=findings, request=_rewritten(request, seen))
+
+
+def _same_duties(asked: Decision, decision: Decision) -> bool:
+    if asked is decision:
+        return True
+    one, other = asked.obligations, decision.obligations
+    return (one.redaction, one.guardrails) == (other.redaction, other.guardrails)
+
+
+def _rewritten(request: ChatRequest, seen: Inspection) -> ChatRequest:
+    """Never with the bytes as received: they hold what was taken out."""
+    return request if seen.request is None else replace(seen.request, raw_body=None)
+
+
+def _together(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:
+    """What a first inspection only flagged is still in the text, and the second has found it again."""
+    again = {(found.category, found.where) for found in second}
+    kept = [found for found in first if found.action != "flag" or (found.category, found.where) not in again]
+    return (*kept, *second)

@@ -1,0 +1,122 @@
+"""An answer on its way out: inspected as it grows, and let go as soon as it is safe. One guard per answer.
+
+Where policy only flags, chunks pass at once and are read in passing. Where it redacts or blocks, a chunk carries what
+its window has released: a word later than the model made it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+
+from gateway.errors import Unavailable
+from gateway.flow.values import Chunk, Finding
+from gateway.guardrails.duties import Duties, Tally
+from gateway.guardrails.scan import scan
+from gateway.guardrails.spans import mark
+from gateway.guardrails.timebox import Between, NotInspected, Timebox
+from gateway.guardrails.window import Released, Window
+
+AT_ONCE = 1024
+"""Characters that are inspected without a thread: about a tenth of a millisecond."""
+SLICE = 8192
+_QUOTES = re.compile(r'\\.|"', re.DOTALL)
+
+
+@dataclass(slots=True)
+class Choice:
+    window: Window = field(default_factory=lambda: Window(scan))
+    quoted: bool = False
+    """JSON answers: inside a string."""
+    finished: bool = False
+
+
+class AnswerGuard:
+    """Implements `flow.ports.OutputGuard`."""
+
+    def __init__(self, duties: Duties, timebox: Timebox, *, as_json: bool = False) -> None:
+        self._duties = duties
+        self._timebox = timebox
+        self._as_json = as_json
+        self._choices: dict[int, Choice] = {}
+        self._tally = Tally("out")
+        self._given_up = False
+        self.blocked: str | None = None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self._tally.findings()
+
+    async def check(self, chunk: Chunk) -> Chunk:
+        last = chunk.finish_reason is not None
+        if self._given_up or not (chunk.text or last):
+            return chunk
+        choice = self._choices.setdefault(chunk.index, Choice())
+        choice.finished |= last
+        text = await self._through(choice, chunk.text, last=last)
+        if not self._duties.rewrites and self.blocked is None:
+            return chunk
+        return replace(chunk, text=text, raw=None)
+
+    async def flush(self) -> tuple[Chunk, ...]:
+        """What is still held of choices that a backend ended without a word."""
+        rest = []
+        for index, choice in sorted(self._choices.items()):
+            if not choice.finished and not self._given_up and self.blocked is None:
+                choice.finished = True
+                text = await self._through(choice, "", last=True)
+                if text and self._duties.rewrites:
+                    rest.append(Chunk(index=index, text=text))
+        return tuple(rest)
+
+    async def _through(self, choice: Choice, text: str, *, last: bool) -> str:
+        window, held = choice.window, choice.window.held
+
+        def work(between: Between) -> list[Released]:
+            done = []
+            for at in range(0, max(1, len(text)), SLICE):
+                between()
+                done.append(window.advance(text[at : at + SLICE], last=last and at + SLICE >= len(text)))
+            return done
+
+        try:
+            if len(text) + len(held) <= AT_ONCE:
+                released = self._timebox.at_once(work)
+            else:
+                released = await self._timebox.run(work)
+        except NotInspected as error:
+            return self._give_up(held + text, error)
+        return "".join([self._shown(choice, one) for one in released])
+
+    def _shown(self, choice: Choice, released: Released) -> str:
+        pieces, at, text = list[str](), 0, released.text
+        for span in released.spans:
+            act = self._duties.act(span)
+            self._tally.span(span, act, "answer")
+            if act == "block" and self.blocked is None:
+                self.blocked = span.category
+            if act == "flag":
+                continue
+            before = text[at : span.start]
+            self._read_quotes(choice, before)
+            bare = self._as_json and not choice.quoted
+            pieces += (before, "null" if bare else mark(span.category))
+            at = span.end
+        self._read_quotes(choice, text[at:])
+        pieces.append(text[at:])
+        return "" if self.blocked is not None else "".join(pieces)
+
+    def _read_quotes(self, choice: Choice, text: str) -> None:
+        if self._as_json:
+            choice.quoted ^= sum(found == '"' for found in _QUOTES.findall(text)) % 2 == 1
+
+    def _give_up(self, text: str, error: NotInspected) -> str:
+        if self._duties.closed:
+            raise Unavailable(
+                "Policy asks for an inspection of this answer, and it could not be made.",
+                code="guardrails_unavailable",
+                detail=str(error),
+            )
+        self._given_up = True
+        self._tally.not_inspected("answer")
+        return text

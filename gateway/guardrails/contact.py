@@ -1,0 +1,65 @@
+"""E-mail addresses and telephone numbers: personal, but without a check digit. They only look like what they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.guardrails.detector import Form
+from gateway.guardrails.spans import Span
+
+NAME = "contact"
+LOCAL_PART = 64
+"""RFC 5321 section 4.5.3.1.1."""
+_DOMAIN = re.compile(r"[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,6}")
+_GAPS = re.compile(r"[ .\-()]{3}|[ .\-]{2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Email:
+    """Looks for the sign first and then to both sides: cheap where there is none."""
+
+    category: str = "email"
+    detector: str = NAME
+
+    def find(self, text: str, lowered: str) -> Iterator[Span]:  # noqa: ARG002
+        at, floor = text.find("@"), 0
+        while at >= 0:
+            domain = _DOMAIN.match(text, at + 1)
+            start = _local_start(text, max(floor, at - LOCAL_PART), at)
+            if start < at and domain is not None and domain[0].rpartition(".")[2].isalpha():
+                floor = domain.end()
+                yield Span(start, floor, self.category, self.detector, certain=False)
+            at = text.find("@", max(at + 1, floor))
+
+
+def _local_start(text: str, lowest: int, at: int) -> int:
+    while at > lowest and (text[at - 1].isalnum() or text[at - 1] in "._%+-"):
+        at -= 1
+    return at
+
+
+def _phone(text: str) -> bool:
+    """8 to 15 digits (E.164), and never two separators in a row, except around an area code."""
+    digits = [sign for sign in text if sign.isdigit()]
+    return 8 <= len(digits) <= 15 and len(set(digits)) > 2 and _GAPS.search(text) is None
+
+
+_CUES = (
+    r"tel(?:\.|[eé]fonos?|f\.?|ephone)?|tfno\.?|tlfn?o?\.?|fono|m[oó]vil|celular|cel\.?|whats?app|phone|mobile|"
+    r"ll[aá]m[ae](?:me|nos|le|r)?|call (?:me|us)?"
+)
+CONTACT = (
+    Email(),
+    Form("phone", NAME, re.compile(r"(?<![\w+])\+[1-9][0-9 .\-()]{6,22}[0-9](?!\w)"), _phone, ("+",), certain=False),
+    Form(
+        "phone",
+        NAME,
+        re.compile(rf"(?i)\b(?:{_CUES})(?!\w)[^0-9+\n]{{0,20}}?(?<![\w.])(\(?[0-9][0-9 .\-()]{{5,16}}[0-9])(?!\w)"),
+        _phone,
+        ("tel", "tfno", "tlf", "fono", "vil", "cel", "whats", "wats", "phone", "mobile", "ll", "call"),
+        group=1,
+        certain=False,
+    ),
+)

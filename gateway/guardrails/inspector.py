@@ -1,0 +1,54 @@
+"""The inspector of the pipeline: which texts are looked at, by which duties, and what happens when that fails."""
+
+from __future__ import annotations
+
+from gateway.errors import Unavailable
+from gateway.flow.values import ChatRequest, Decision, Inspection
+from gateway.guardrails.answers import AnswerGuard
+from gateway.guardrails.duties import Tally, duties_of
+from gateway.guardrails.prompts import Prompts
+from gateway.guardrails.timebox import NotInspected, Timebox
+from gateway.settings import GuardrailSettings
+
+CLEAN = Inspection()
+
+
+class GuardrailInspector:
+    """Implements `flow.ports.Inspector`. `close` at the end."""
+
+    def __init__(self, settings: GuardrailSettings) -> None:
+        self._timebox = Timebox(timeout_s=settings.timeout_ms / 1000, workers=settings.workers)
+
+    async def inspect_input(self, request: ChatRequest, decision: Decision) -> Inspection:
+        duties = duties_of(decision.obligations)
+        if duties is None:
+            return CLEAN
+        try:
+            return await self._timebox.run(lambda between: Prompts(duties, between).inspect(request))
+        except NotInspected as error:
+            if duties.closed:
+                raise unavailable(error) from None
+            tally = Tally("in")
+            tally.not_inspected("request")
+            return Inspection("allow", tally.findings())
+
+    def guard_output(self, request: ChatRequest, decision: Decision) -> AnswerGuard | None:
+        duties = duties_of(decision.obligations)
+        if duties is None or duties.proven is None or request.action == "embeddings":
+            return None
+        grammar = request.params.grammar
+        return AnswerGuard(
+            duties, self._timebox, as_json=grammar is not None and grammar["type"] in ("json_object", "json_schema")
+        )
+
+    def close(self) -> None:
+        self._timebox.close()
+
+
+def unavailable(error: NotInspected) -> Unavailable:
+    return Unavailable(
+        "Policy asks for an inspection of this content, and it could not be made.",
+        code="guardrails_unavailable",
+        hint="try again, with less text if it is long",
+        detail=str(error),
+    )

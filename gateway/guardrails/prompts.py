@@ -1,0 +1,108 @@
+"""Everything of a request that a model would read, inspected and where need be rewritten. Pure but for its time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+from gateway.flow.values import ChatRequest, Inspection, Message
+from gateway.guardrails.duties import Duties, Tally
+from gateway.guardrails.phrases import NAME as PHRASES
+from gateway.guardrails.phrases import count_phrases
+from gateway.guardrails.scan import scan
+from gateway.guardrails.spans import Span, without
+from gateway.guardrails.timebox import Between
+from gateway.guardrails.window import Window
+
+SLICE = 8192
+"""Characters per call of a regular expression: while one runs, nothing else does (the interpreter's lock)."""
+
+
+class Prompts:
+    """One inspection of one request."""
+
+    def __init__(self, duties: Duties, between: Between) -> None:
+        self._duties = duties
+        self._between = between
+        self._tally = Tally("in")
+        self._blocked = False
+        self._redacted = False
+
+    def inspect(self, request: ChatRequest) -> Inspection:
+        """Raises `OutOfTime` through `between`."""
+        messages = tuple([self._message(message) for message in request.messages])
+        inputs = tuple([self._text(text, "input") for text in request.inputs])
+        prompt = request.prompt
+        if isinstance(prompt, str):
+            prompt = self._text(prompt, "prompt")
+        elif prompt is not None:
+            self._unreadable()
+        for text in _constraints(request):
+            self._fixed(text)
+        findings = self._tally.findings()
+        if self._blocked:
+            return Inspection("block", findings)
+        if not self._redacted:
+            return Inspection("allow", findings)
+        changed = replace(request, messages=messages, inputs=inputs, prompt=prompt, raw_body=None)
+        return Inspection("redact", findings, changed)
+
+    def _message(self, message: Message) -> Message:
+        content = self._text(message.content, message.role)
+        name = None if message.name is None else self._text(message.name, message.role)
+        if content is message.content and name is message.name:
+            return message
+        return replace(message, content=content, name=name)
+
+    def _text(self, text: str, where: str) -> str:
+        """The text itself where nothing had to be replaced."""
+        if self._duties.phrases is not None:
+            for category, count in count_phrases(text, SLICE, self._between):
+                self._tally.add(PHRASES, category, self._duties.phrases, certain=False, where=where, count=count)
+                self._blocked |= self._duties.phrases == "block"
+        if self._duties.proven is None:
+            return text
+        pieces, changed = [], False
+        for part, spans in self._released(text):
+            removed = []
+            for span in spans:
+                act = self._duties.act(span)
+                self._tally.span(span, act, where)
+                self._blocked |= act == "block"
+                if act != "flag":
+                    removed.append(span)
+            pieces.append(without(part, removed) if removed else part)
+            changed |= bool(removed)
+        self._redacted |= changed
+        return "".join(pieces) if changed else text
+
+    def _fixed(self, text: str) -> None:
+        """Stop strings and constraints on the answer cannot be rewritten: what would have to be, refuses."""
+        if self._duties.proven is None:
+            return
+        for _, spans in self._released(text):
+            for span in spans:
+                refuse = span.certain and self._duties.rewrites
+                self._tally.span(span, "block" if refuse else "flag", "parameters")
+                self._blocked |= refuse
+
+    def _released(self, text: str) -> Iterator[tuple[str, tuple[Span, ...]]]:
+        window = Window(scan)
+        for at in range(0, max(1, len(text)), SLICE):
+            self._between()
+            done = window.advance(text[at : at + SLICE], last=at + SLICE >= len(text))
+            yield done.text, done.spans
+
+    def _unreadable(self) -> None:
+        """A prompt of token ids: only the model's tokenizer could read it."""
+        self._tally.not_inspected("prompt", "block" if self._duties.closed else "flag")
+        self._blocked |= self._duties.closed
+
+
+def _constraints(request: ChatRequest) -> Iterator[str]:
+    params = request.params
+    yield from params.stop
+    yield from params.bad_words
+    if params.grammar is not None:
+        yield json.dumps(params.grammar["value"], ensure_ascii=False)

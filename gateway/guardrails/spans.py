@@ -1,0 +1,49 @@
+"""Where in a text something was found, and what the text looks like without it. Pure; knows no pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`text[start:end]` is of `category`. `certain`: its form or its check digits prove it; else it only looks so."""
+
+    start: int
+    end: int
+    category: str
+    detector: str
+    certain: bool = True
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """Non-overlapping spans in order: what overlaps becomes one, named by its most certain and then longest part."""
+    found: list[Span] = []
+    rank = (False, 0)
+    for span in sorted(spans, key=lambda one: (one.start, -one.end)):
+        own = (span.certain, span.end - span.start)
+        if not found or span.start >= found[-1].end:
+            found.append(span)
+            rank = own
+            continue
+        last = found[-1]
+        named = span if own > rank else last
+        rank = max(own, rank)
+        found[-1] = replace(named, start=last.start, end=max(last.end, span.end))
+    return found
+
+
+def mark(category: str) -> str:
+    """What stands in the place of a removed span, `[ES_NIF]`; holds nothing that JSON would have to escape."""
+    return f"[{category.upper()}]"
+
+
+def without(text: str, spans: Iterable[Span]) -> str:
+    """The text with a mark for each of the (non-overlapping, ordered) spans."""
+    pieces, at = list[str](), 0
+    for span in spans:
+        pieces += (text[at : span.start], mark(span.category))
+        at = span.end
+    pieces.append(text[at:])
+    return "".join(pieces)

@@ -1,0 +1,110 @@
+"""A text that arrives in pieces, let through as soon as nothing in it can belong to something that is still to come.
+
+What is held back is the word that has not ended, together with the groups of digits before it, and a private-key block
+until its end: usually a few characters. `LONGEST` bounds it for a "word" that never ends. However a text is cut into
+pieces, the same spans are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gateway.guardrails.detector import GROUPED, LONGEST
+from gateway.guardrails.secrets import pem_start
+from gateway.guardrails.spans import Span
+
+CONTEXT = 96
+"""Characters already let through that a detector may look back at: an announcing word and the gap behind it."""
+REACH = GROUPED + 8
+"""A grouped span, and the group after it that decides whether it has ended."""
+_BREAKS = (" ", "\n", "\t", "\r")
+
+Scan = Callable[[str], list[Span]]
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What may go now, and the spans in it (ordered, apart from each other, relative to `text`)."""
+
+    text: str
+    spans: tuple[Span, ...] = ()
+
+
+NOTHING = Released("")
+
+
+class Window:
+    """One text. `advance` with each piece, `last` with the final one."""
+
+    def __init__(self, scan: Scan) -> None:
+        self._scan = scan
+        self._context = ""
+        self._held = ""
+        self._swallowing = False
+        """True inside a word so long that its span had to be closed before its end: the rest of it belongs to it."""
+
+    @property
+    def held(self) -> str:
+        """What was taken in and has not been let through."""
+        return self._held
+
+    def advance(self, piece: str, *, last: bool = False) -> Released:
+        if self._swallowing:
+            piece = self._rest_of_word(piece)
+        self._held += piece
+        held = self._held
+        cut = len(held) if last else safe_cut(held)
+        forced = not last and len(held) - cut > 2 * LONGEST
+        if forced:
+            cut = len(held) - LONGEST
+        if cut <= 0:
+            return NOTHING
+        before = len(self._context)
+        spans = []
+        for span in self._scan(self._context + held):
+            start, end = max(0, span.start - before), span.end - before
+            if end <= 0 or start >= cut:
+                continue
+            if end > cut and forced:
+                cut, self._swallowing = len(held), True
+            elif end > cut:
+                cut = start
+                break
+            spans.append(Span(start, end, span.category, span.detector, span.certain))
+        text, self._held = held[:cut], held[cut:]
+        self._context = (self._context + text)[-CONTEXT:]
+        return Released(text, tuple(spans)) if text else NOTHING
+
+    def _rest_of_word(self, piece: str) -> str:
+        """Past the end of the word, or nothing when the piece does not reach it."""
+        ends = [at for at in map(piece.find, _BREAKS) if at >= 0]
+        self._swallowing = not ends
+        return piece[min(ends) :] if ends else ""
+
+
+def safe_cut(text: str) -> int:
+    """How much of `text` cannot belong to a span that ends, or is decided, after it."""
+    cut = last_word = max(map(text.rfind, _BREAKS)) + 1
+    word, lowest = last_word, len(text) - REACH
+    if _can_be_group(text[word:]):
+        if text[word:] and _can_open(text[word:]):
+            cut = word
+        while word > 0 and text[word - 1] == " ":
+            start = max(map(text[: word - 1].rfind, _BREAKS)) + 1
+            if start < lowest or not _can_be_group(text[start : word - 1]):
+                break
+            if _can_open(text[start : word - 1]):
+                cut = start
+            word = start
+    block = pem_start(text, 0)
+    return cut if block is None else min(cut, block)
+
+
+def _can_be_group(word: str) -> bool:
+    return len(word) <= 4 or (len(word) <= GROUPED and any(map(str.isdigit, word)))
+
+
+def _can_open(word: str) -> bool:
+    """The first group of a grouped span has a digit, a plus or a bracket."""
+    return bool(word) and (word[0] in "+(" or any(map(str.isdigit, word)))
