@@ -1,4 +1,4 @@
-"""Operating the engines over HTTP: a real one is paused, drained, put to sleep and woken, and all of it is on record."""
+"""Operating the engines over HTTP: a real one is paused, drained, put to sleep, woken, and all of it is on record."""
 
 from __future__ import annotations
 
