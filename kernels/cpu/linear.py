@@ -23,6 +23,7 @@ from kernels.reference.dequantize import dequantize
 KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "group4": 3, "group8": 4, "half": 5}
 MEMORY = WeightMemory()
 PANEL = 32
+HALF_STEP = 16
 INT8_GROUP = 32
 """Inputs that share one activation scale under int8: outliers then cost precision in their own group only."""
 SLAB = 8192
@@ -121,7 +122,8 @@ def _pack_float(weights: list[Weight], struct: LinearStruct, *, bf16: bool) -> t
 
 def _pack_half(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...]:
     rows = _panels(struct.n) * PANEL
-    packed, scale = MEMORY.zeros(rows * struct.k, torch.float16), torch.zeros(rows)
+    packed = MEMORY.zeros(rows * (-(-struct.k // HALF_STEP) * HALF_STEP), torch.float16)
+    scale = torch.zeros(rows)
     for row, slab in _slabs(weights):
         source = native(slab if isinstance(slab, Tensor) else dequantize(slab).bfloat16())
         lib().esc_pack_half(

@@ -62,19 +62,19 @@ void pack_block(const Linear& l, const RowBlocks& blocks, int64_t block, const f
   const int64_t first = blocks.start(block), k_padded = padded_k(l);
 #if defined(__AVX512FP16__)
   if (l.kind == HALF) {
-    uint32_t* a = (uint32_t*)into.codes + first * l.k;
     for (int r = 0; r < height; r++) {
+      uint32_t* a = (uint32_t*)into.codes + first * k_padded + r * HALF_STEP;
       const float* row = x + r * stride;
       vf largest = {};
       for_lanes(l.k, [&](int64_t i, int n) { largest = vmax(vabs(load_n(row + i, n)), largest); });
       int exponent;
       std::frexp(reduce_max(largest), &exponent);  // below 2^exponent
-      const vf factor = splat(std::ldexp(1.0f, std::min(120, 3 - exponent)));
-      into.scale[first + r] = std::ldexp(1.0f, std::max(-120, exponent - 3));
+      const vf factor = splat(std::ldexp(1.0f, std::min(120, -exponent)));
+      into.scale[first + r] = std::ldexp(1.0f, std::max(-120, exponent));
+      static_assert(HALF_STEP == LANES, "one vector per row and step");
       for_lanes(l.k, [&](int64_t i, int n) {
-        alignas(32) uint16_t half[LANES];
-        _mm256_store_si256((__m256i*)half, (__m256i)_mm512_cvtxps_ph((__m512)(load_n(row + i, n) * factor)));
-        for (int j = 0; j < n; j++) a[(i + j) * height + r] = half[j] * 0x10001u;
+        const __m512i half = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtxps_ph((__m512)(load_n(row + i, n) * factor)));
+        _mm512_storeu_si512(a + i * height, _mm512_or_si512(half, _mm512_slli_epi32(half, 16)));
       });
     }
     return;

@@ -11,8 +11,8 @@
 namespace esclusa {
 namespace {
 
-// Rows that pass through o, norm, gate/up and down together: their activations then stay in cache.
-constexpr int64_t MLP_ROWS = 21 * 12;
+// Enough rows to hide reading the weights behind arithmetic, few enough for their activations to stay in one L2 cache.
+constexpr int64_t CHUNK_ROWS = 96;
 
 class Buffer {
  public:
@@ -32,22 +32,36 @@ class Buffer {
   int64_t size_ = 0;
 };
 
+// What one thread needs for the rows that it works on, and what all rows share between two barriers.
 struct Workspace {
-  Buffer hidden, residual, qkv, attended, inner, packed;
+  Buffer inner, packed;
 };
+struct Shared {
+  Buffer hidden, residual, qkv, attended;
+};
+Workspace& workspace() {
+  static thread_local Workspace space;
+  return space;
+}
 
-// One product: fill rows block by block (in parallel), then multiply.
+// The activations of one product, packed block by block: `fill` gives the rows of a block, `pitch` floats apart (0: no
+// gap between them).
 template <class F>
-void project(const Linear& linear, int64_t rows, Buffer& packed, float* y, const F& fill) {
-  const RowBlocks blocks(linear, rows);
-  const PackedRows into = place_packed_rows(linear, rows, packed.get(packed_rows_bytes(linear, rows)));
+PackedRows gather(const Linear& linear, const RowBlocks& blocks, Buffer& packed, const F& fill, int64_t pitch = 0) {
+  const PackedRows into = place_packed_rows(linear, blocks.rows, packed.get(packed_rows_bytes(linear, blocks.rows)));
   parallel_items(blocks.count, [&](int64_t block) {
     thread_local std::vector<float> scratch;
     scratch.resize(MAX_TILE_ROWS * linear.k);
     const float* source = fill(blocks.start(block), blocks.height(block), scratch.data());
-    pack_block(linear, blocks, block, source, linear.k, into);
+    pack_block(linear, blocks, block, source, pitch ? pitch : linear.k, into);
   });
-  multiply(linear, blocks, into, y, linear.n, false);
+  return into;
+}
+
+template <class F>
+void project(const Linear& linear, int64_t rows, Buffer& packed, float* y, const F& fill, int64_t pitch = 0) {
+  const RowBlocks blocks(linear, rows);
+  multiply(linear, blocks, gather(linear, blocks, packed, fill, pitch), y, linear.n, false);
 }
 
 void rotate_and_store(const StackCall& stack, const Layer& layer, int64_t position, int64_t slot, float* row) {
@@ -74,62 +88,106 @@ void add_and_norm(float* residual, const float* x, const float* weight, float* o
   rms_norm_row(residual, weight, out, n, eps, offset);
 }
 
-void run_layer(const StackCall& stack, const Layer& layer, bool first, const Plan& plan, const int64_t* positions,
-               const int64_t* slots, Workspace& space, float* hidden, float* residual) {
-  const int64_t rows = plan.rows, width = stack.hidden_size, qkv_width = layer.qkv->n;
-  float* qkv = space.qkv.floats(rows * qkv_width);
-  project(*layer.qkv, rows, space.packed, qkv, [&](int64_t start, int height, float* scratch) {
-    for (int r = 0; r < height; r++)
-      add_and_norm(residual + (start + r) * width, first ? nullptr : hidden + (start + r) * width, layer.input_norm,
-                   scratch + r * width, width, layer.eps, layer.norm_offset);
-    return (const float*)scratch;
-  });
-  const int64_t share = std::max<int64_t>(1, std::min<int64_t>(16, rows / (2 * threads())));
-  parallel_items((rows + share - 1) / share, [&](int64_t item) {
-    for (int64_t row = item * share; row < std::min(rows, (item + 1) * share); row++)
-      rotate_and_store(stack, layer, positions[row], slots[row], qkv + row * qkv_width);
-  });
-  const int64_t attended_width = layer.heads * layer.dim;
-  float* attended = space.attended.floats(rows * attended_width);
-  attend(plan, layer.cache, qkv, qkv_width, attended, attended_width, layer.scale, layer.window, layer.softcap);
-  const int64_t inner_width = layer.gate_up->n;
-  for (int64_t begin = 0; begin < rows; begin += MLP_ROWS) {
-    const int64_t count = std::min(MLP_ROWS, rows - begin);
+// One step's rows on their way through the layers.
+struct Pass {
+  const StackCall& stack;
+  const int64_t *positions, *slots;
+  float *hidden, *residual, *qkv, *attended;
+
+  // Norm, q, k and v, rotation, keys and values into the cache, for rows [begin, begin + count).
+  void before_attention(int64_t number, int64_t begin, int64_t count) const {
+    const Layer& layer = stack.layers[number];
+    const int64_t width = stack.hidden_size, qkv_width = layer.qkv->n;
+    float* out = qkv + begin * qkv_width;
+    project(*layer.qkv, count, workspace().packed, out, [&](int64_t start, int height, float* scratch) {
+      for (int64_t r = 0, row = begin + start; r < height; r++, row++)
+        add_and_norm(residual + row * width, number == 0 ? nullptr : hidden + row * width, layer.input_norm,
+                     scratch + r * width, width, layer.eps, layer.norm_offset);
+      return (const float*)scratch;
+    });
+    const int64_t share = std::max<int64_t>(1, std::min<int64_t>(16, count / (2 * threads())));
+    parallel_items((count + share - 1) / share, [&](int64_t item) {
+      for (int64_t row = item * share; row < std::min(count, (item + 1) * share); row++)
+        rotate_and_store(stack, layer, positions[begin + row], slots[begin + row], out + row * qkv_width);
+    });
+  }
+
+  // Output projection, residual, norm and the gated MLP, whose result waits in `hidden` for the next norm.
+  void after_attention(int64_t number, int64_t begin, int64_t count) const {
+    const Layer& layer = stack.layers[number];
+    const int64_t width = stack.hidden_size, attended_width = layer.heads * layer.dim, inner_width = layer.down->k;
+    Workspace& space = workspace();
     float* out = hidden + begin * width;
     project(*layer.o, count, space.packed, out,
-            [&](int64_t start, int, float*) { return (const float*)(attended + (begin + start) * attended_width); });
-    float* inner = space.inner.floats(count * inner_width);
-    project(*layer.gate_up, count, space.packed, inner, [&](int64_t start, int height, float* scratch) {
+            [&](int64_t start, int, float*) { return attended + (begin + start) * attended_width; });
+    const auto normed = [&](int64_t start, int height, float* scratch) {
       for (int r = 0; r < height; r++)
         add_and_norm(residual + (begin + start + r) * width, out + (start + r) * width, layer.post_attention_norm,
                      scratch + r * width, width, layer.eps, layer.norm_offset);
       return (const float*)scratch;
-    });
-    project(*layer.down, count, space.packed, out, [&](int64_t start, int height, float* scratch) {
-      for (int r = 0; r < height; r++)
-        gate_row(inner + (start + r) * inner_width, scratch + r * layer.down->k, layer.down->k, layer.gelu != 0);
-      return (const float*)scratch;
-    });
+    };
+    const Linear& gate_up = *layer.gate_up;
+    int64_t pitch = inner_width;
+    float* inner = space.inner.floats(count * gate_up.n);
+    if (can_gate(gate_up)) {
+      const RowBlocks blocks(gate_up, count);
+      multiply_gated(gate_up, blocks, gather(gate_up, blocks, space.packed, normed), inner, layer.gelu != 0);
+    } else {
+      pitch = gate_up.n;
+      project(gate_up, count, space.packed, inner, normed);
+      parallel_items(count, [&](int64_t row) {
+        gate_row(inner + row * pitch, inner + row * pitch, inner_width, layer.gelu != 0);
+      });
+    }
+    project(
+        *layer.down, count, space.packed, out, [&](int64_t start, int, float*) { return inner + start * pitch; }, pitch);
   }
-}
+};
 
 }  // namespace
 
 void run_stack(const StackCall& stack, const Plan& plan, const int64_t* positions, const int64_t* slots, void* hidden,
                void* residual, bool bf16) {
-  static thread_local Workspace space;
-  const int64_t elements = plan.rows * stack.hidden_size;
-  float* wide_residual = bf16 ? space.residual.floats(elements) : (float*)residual;
-  float* wide_hidden = bf16 ? space.hidden.floats(elements) : (float*)hidden;
+  static thread_local Shared shared;
+  const int64_t rows = plan.rows, elements = rows * stack.hidden_size;
+  int64_t qkv_width = 0, attended_width = 0;
+  for (int64_t i = 0; i < stack.count; i++) {
+    qkv_width = std::max(qkv_width, stack.layers[i].qkv->n);
+    attended_width = std::max(attended_width, stack.layers[i].heads * stack.layers[i].dim);
+  }
+  const Pass pass{stack,
+                  positions,
+                  slots,
+                  bf16 ? shared.hidden.floats(elements) : (float*)hidden,
+                  bf16 ? shared.residual.floats(elements) : (float*)residual,
+                  shared.qkv.floats(rows * qkv_width),
+                  shared.attended.floats(rows * attended_width)};
   if (bf16)
-    convert_row((const uint16_t*)hidden, wide_residual, elements);
+    convert_row((const uint16_t*)hidden, pass.residual, elements);
   else
-    memcpy(wide_residual, hidden, elements * 4);
-  for (int64_t i = 0; i < stack.count; i++)
-    run_layer(stack, stack.layers[i], i == 0, plan, positions, slots, space, wide_hidden, wide_residual);
+    memcpy(pass.residual, hidden, elements * 4);
+  // Many rows: each thread takes its own through all products of a layer, which reads weights once per chunk but keeps
+  // activations in one cache and needs no barrier but those around attention. Few rows: threads share each product.
+  const int64_t lanes = threads(), tall = rows >= CHUNK_ROWS * lanes;
+  const int64_t chunks = tall ? lanes * ((rows + lanes * CHUNK_ROWS - 1) / (lanes * CHUNK_ROWS)) : 1;
+  for (int64_t i = 0; i <= stack.count; i++) {
+    const auto products = [&](int64_t chunk) {
+      const int64_t begin = rows * chunk / chunks, count = rows * (chunk + 1) / chunks - begin;
+      if (i > 0) pass.after_attention(i - 1, begin, count);
+      if (i < stack.count) pass.before_attention(i, begin, count);
+    };
+    if (tall)
+      parallel_items(chunks, products);
+    else
+      products(0);
+    if (i == stack.count) break;
+    const Layer& layer = stack.layers[i];
+    attend(plan, layer.cache, (const float*)pass.qkv, layer.qkv->n, pass.attended, layer.heads * layer.dim, layer.scale,
+           layer.window, layer.softcap);
+  }
   if (!bf16) return;
-  convert_row(wide_hidden, (uint16_t*)hidden, elements);
-  convert_row(wide_residual, (uint16_t*)residual, elements);
+  convert_row(pass.hidden, (uint16_t*)hidden, elements);
+  convert_row(pass.residual, (uint16_t*)residual, elements);
 }
 
 }  // namespace esclusa

@@ -5,6 +5,7 @@
 
 #include "layout.h"
 #include "pool.h"
+#include "rows.h"
 #include "simd.h"
 #include "tiles.h"
 
@@ -28,7 +29,7 @@ constexpr int panels_at_once(int32_t kind, int rows) {
 }
 
 typedef void (*TileFunction)(const Linear&, const void*, const float*, const float*, const char*, int64_t, int64_t,
-                             int64_t, float*);
+                             int64_t, Ahead&, float*);
 
 template <int KIND>
 TileFunction tile_for(int rows, int panels) {
@@ -36,7 +37,7 @@ TileFunction tile_for(int rows, int panels) {
 #define CASE(R, P) case R * 8 + P: return Tile<KIND, R, PER_PANEL * P>::run;
     CASE(1, 1) CASE(2, 1) CASE(3, 1)
 #if defined(__AVX512F__)
-    CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1)
+    CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1)
     CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
 #if defined(__AVX512FP16__)
     CASE(4, 4) CASE(5, 4) CASE(6, 4) CASE(7, 2) CASE(8, 2) CASE(9, 2) CASE(10, 2) CASE(11, 2) CASE(12, 2)
@@ -56,6 +57,64 @@ TileFunction find_tile(int32_t kind, int rows, int panels) {
     case HALF: return tile_for<HALF>(rows, panels);
     default: return tile_for<GROUP8>(rows, panels);
   }
+}
+
+// Calls write(tile, height, panels, panel, first row) for all sums, tile being float [height][panels * 32]. PAIRED takes
+// each panel of the first half with its like in the second and calls write(tile, height, side by side, panel, first row),
+// tile being [height][2 * 32] where side by side and [2][height][32] otherwise.
+template <bool PAIRED, class Write>
+void sweep(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, const Write& write) {
+  if (blocks.rows == 0) return;
+  const int64_t panels = (l.n + PANEL - 1) / PANEL / (PAIRED ? 2 : 1), stride = panel_bytes(l);
+  const int64_t k_padded = padded_k(l), bytes = element_bytes(l), groups = scaled(l) ? groups_of(l) : 0;
+  // As many row blocks at a time as half of a small L2 holds, so that activations stay there while panels stream by.
+  const int64_t tall = std::max<int64_t>(1, (384 << 10) / (k_padded * bytes * MAX_TILE_ROWS));
+  const int64_t bands = (blocks.count + tall - 1) / tall, steps = ahead_steps(l);
+  const int64_t most = PAIRED ? 1 : panels_at_once(l.kind, (int)blocks.base);
+  // Items are panels, band after band.
+  parallel_spans(bands * panels, most, [&](int64_t begin, int64_t end, int64_t next) {
+    alignas(64) float tile[MAX_TILE_ROWS * 2 * PANEL > 12 * PANEL ? MAX_TILE_ROWS * 2 * PANEL : 12 * PANEL];
+    for (int64_t item = begin, last; item < end; item = last) {
+      const int64_t first_block = item / panels * tall, last_block = std::min(blocks.count, first_block + tall);
+      const int64_t panel = item % panels, width = std::min(end - item, panels - panel);
+      last = item + width;
+      Ahead ahead;
+      if (const int64_t following = last < end ? last : next; following >= 0) {
+        const int64_t calls = steps * (last_block - first_block);
+        ahead.bytes = std::min(most, panels - following % panels) * stride;
+        ahead.at = (const char*)l.weight + following % panels * stride;
+        ahead.end = ahead.at + ahead.bytes;
+        ahead.second = PAIRED ? ahead.at + panels * stride : nullptr;
+        ahead.lines = (ahead.bytes / 64 * (PAIRED ? 2 : 1) + calls - 1) / calls;
+      }
+      for (int64_t block = first_block; block < last_block; block++) {
+        const int height = blocks.height(block);
+        const int64_t start = blocks.start(block);
+        const auto sum = [&](int64_t at, int at_once, int64_t apart, float* out) {
+          find_tile(l.kind, height, at_once)(l, (const char*)rows.codes + start * k_padded * bytes,
+                                             rows.scale + start * groups, rows.offset + start * groups,
+                                             (const char*)l.weight + at * stride, apart * stride, at * PANEL,
+                                             apart * PANEL, ahead, out);
+        };
+        const int fit = panels_at_once(l.kind, height);
+        if (PAIRED) {
+          if (fit >= 2) {
+            sum(panel, 2, panels, tile);
+          } else {
+            sum(panel, 1, 1, tile);
+            sum(panel + panels, 1, 1, tile + height * PANEL);
+          }
+          write(tile, height, fit >= 2, panel, start);
+          continue;
+        }
+        for (int64_t at = panel, at_once; at < panel + width; at += at_once) {
+          at_once = at + fit > panel + width ? 1 : fit;
+          sum(at, (int)at_once, 1, tile);
+          write(tile, height, at_once, at, start);
+        }
+      }
+    }
+  });
 }
 
 template <class Y>
@@ -87,39 +146,29 @@ void prefer_bf16_dot(bool) {}
 #endif
 
 void multiply(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16) {
-  if (blocks.rows == 0) return;
-  const int64_t panels = (l.n + PANEL - 1) / PANEL, stride = panel_bytes(l);
-  const int64_t k_padded = padded_k(l), bytes = element_bytes(l), groups = scaled(l) ? groups_of(l) : 0;
-  // As many row blocks at a time as half of a small L2 holds, so that activations stay there while panels stream by.
-  const int64_t tall = std::max<int64_t>(1, (384 << 10) / (k_padded * bytes * MAX_TILE_ROWS));
-  const int64_t bands = (blocks.count + tall - 1) / tall;
-  const int64_t step = panels_at_once(l.kind, (int)blocks.base);
-  int64_t share = (panels + 8 * threads() - 1) / (8 * threads());
-  share = std::max<int64_t>(1, std::min<int64_t>(share, 32));
-  share = (share + step - 1) / step * step;
-  const int64_t shares = (panels + share - 1) / share;
-  parallel_items(bands * shares, [&](int64_t item) {
-    alignas(64) float tile[MAX_TILE_ROWS * 2 * PANEL > 12 * PANEL ? MAX_TILE_ROWS * 2 * PANEL : 12 * PANEL];
-    const int64_t first_block = item / shares * tall, last_block = std::min(blocks.count, first_block + tall);
-    const int64_t begin = item % shares * share, end = std::min(panels, begin + share);
-    for (int64_t panel = begin; panel < end; panel += step)
-      for (int64_t block = first_block; block < last_block; block++) {
-        const int height = blocks.height(block);
-        const int64_t start = blocks.start(block);
-        for (int64_t at = panel; at < std::min(end, panel + step);) {
-          int at_once = panels_at_once(l.kind, height);
-          if (at + at_once > std::min(end, panel + step)) at_once = 1;
-          find_tile(l.kind, height, at_once)(l, (const char*)rows.codes + start * k_padded * bytes,
-                                             rows.scale + start * groups, rows.offset + start * groups,
-                                             (const char*)l.weight + at * stride, stride, at * PANEL,
-                                             block == first_block ? at_once * stride : 0, tile);
-          const int width = at_once * PANEL;
-          if (y_bf16)
-            write_tile(tile, height, width, l, at * PANEL, (uint16_t*)y + start * ldy, ldy);
-          else
-            write_tile(tile, height, width, l, at * PANEL, (float*)y + start * ldy, ldy);
-          at += at_once;
+  sweep<false>(l, blocks, rows, [&](const float* tile, int height, int64_t at_once, int64_t panel, int64_t start) {
+    if (y_bf16)
+      write_tile(tile, height, (int)at_once * PANEL, l, panel * PANEL, (uint16_t*)y + start * ldy, ldy);
+    else
+      write_tile(tile, height, (int)at_once * PANEL, l, panel * PANEL, (float*)y + start * ldy, ldy);
+  });
+}
+
+bool can_gate(const Linear& l) { return l.n % (2 * PANEL) == 0; }
+
+void multiply_gated(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, float* y, bool gelu) {
+  const int64_t half = l.n / 2;
+  sweep<true>(l, blocks, rows, [&](const float* tile, int height, bool side_by_side, int64_t panel, int64_t start) {
+    const int64_t pitch = side_by_side ? 2 * PANEL : PANEL, up = side_by_side ? PANEL : height * PANEL;
+    for (int r = 0; r < height; r++)
+      for (int v = 0; v < PANEL; v += LANES) {
+        const int64_t column = panel * PANEL + v;
+        vf gate = load(tile + r * pitch + v), value = load(tile + r * pitch + up + v);
+        if (l.bias) {
+          gate += load(l.bias + column);
+          value += load(l.bias + half + column);
         }
+        store(y + (start + r) * half + column, activate(gate, gelu) * value);
       }
   });
 }

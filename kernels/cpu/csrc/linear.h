@@ -6,13 +6,15 @@
 //   INT8     [panel][k/4][32][4]      code + 128 as unsigned byte; `scale` float [outputs]
 //   GROUP4   [panel][k/8][32][4]      low nibbles hold inputs 0..3 of eight, high nibbles 4..7
 //   GROUP8   [panel][k/4][32][4]      unsigned codes
-//   HALF     [panel][k][32]           float16 of weight * 2^e; `scale` float [outputs] holds 2^-e
+//   HALF     [panel][k][32]           float16 of weight * 2^e; `scale` float [outputs] holds 2^-e; k in whole sixteens
 //   both GROUP kinds: float16 `group_scale`, `group_min` [panel][k/group][32]; weight = code * scale + min
 //
 // HALF is how bfloat16 weights run on CPUs with AVX512-FP16, at twice the rate of float32: eight bits of mantissa fit into
-// eleven, so weights stay exact; activations are scaled per row by a power of two into [4, 8) and rounded to eleven bits
-// (bfloat16 has eight); products sum in float16 over 64 inputs and in float32 beyond. Nothing can overflow:
-// 8 * 64 * 64 < 65504.
+// eleven, so weights stay exact; activations are scaled per row by a power of two into [1/2, 1) and rounded to eleven
+// bits (bfloat16 has eight). Products sum in float16 over 32 inputs, these sums in float16 over 768 inputs, and in float32
+// beyond: that adds about as much error as rounding
+// activations to bfloat16 would behind an outlier, and less elsewhere. Nothing can overflow:
+// 1 * 64 * 768 < 65504.
 //
 // Every output sums its inputs in ascending order in one accumulator (per group where there are groups), whatever the
 // number of rows: a row's result is bitwise the same alone and in any batch.
@@ -22,7 +24,8 @@
 namespace esclusa {
 
 enum Kind : int32_t { F32 = 0, BF16 = 1, INT8 = 2, GROUP4 = 3, GROUP8 = 4, HALF = 5 };
-constexpr int HALF_CHUNK = 64;
+constexpr int HALF_CHUNK = 32, HALF_TOTAL = 768;
+constexpr int HALF_STEP = 16;
 constexpr int PANEL = 32;
 #if defined(__AVX512F__)
 constexpr int MAX_TILE_ROWS = 12;
@@ -55,7 +58,8 @@ struct RowBlocks {
   int64_t start(int64_t block) const { return block * base + (block < extra ? block : extra); }
 };
 
-// Activations of one product in the layout its kernel reads: per block `[k/step][height][step]`.
+// Activations of one product in the layout its kernel reads: per block `[k/step][height][step]`, for HALF in words that
+// hold the value twice.
 struct PackedRows {
   void* codes;
   float* scale;    // per block [groups][height], quantised kinds
@@ -69,6 +73,10 @@ void pack_block(const Linear& linear, const RowBlocks& blocks, int64_t block, co
                 const PackedRows& into);
 // y[rows][ldy] float or bfloat16.
 void multiply(const Linear& linear, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16);
+
+// For a stack of gate and up: y[rows][n / 2] float = activation(first half) * second half. Where `can_gate` says so.
+bool can_gate(const Linear& linear);
+void multiply_gated(const Linear& linear, const RowBlocks& blocks, const PackedRows& rows, float* y, bool gelu);
 
 // Overrides the choice made for this CPU (tests); packed weights serve both.
 void prefer_bf16_dot(bool on);

@@ -56,6 +56,7 @@ void pack_float(const void* source, bool source_bf16, int64_t n, int64_t k, int6
 }
 
 void pack_half(const void* source, bool source_bf16, int64_t n, int64_t k, int64_t row0, void* weight, float* scale) {
+  const int64_t k_padded = (k + HALF_STEP - 1) / HALF_STEP * HALF_STEP;
   each_row(n, [&](int64_t row) {
     thread_local std::vector<float> scratch;
     const float* x = float_row(source, source_bf16, row, k, scratch);
@@ -65,7 +66,7 @@ void pack_half(const void* source, bool source_bf16, int64_t n, int64_t k, int64
     std::frexp(peak, &exponent);
     const float factor = std::ldexp(1.0f, std::min(120, 6 - exponent));
     scale[row0 + row] = std::ldexp(1.0f, std::max(-120, exponent - 6));
-    uint16_t* out = (uint16_t*)weight + (row0 + row) / PANEL * k * PANEL + (row0 + row) % PANEL;
+    uint16_t* out = (uint16_t*)weight + (row0 + row) / PANEL * k_padded * PANEL + (row0 + row) % PANEL;
     for (int64_t i = 0; i < k; i++) out[i * PANEL] = to_half(x[i] * factor);
   });
 }

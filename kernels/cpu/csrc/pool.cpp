@@ -20,6 +20,8 @@ inline void pause_briefly() {
 #endif
 }
 
+thread_local bool inside = false;  // this thread runs an item of a job
+
 struct Pool {
   std::atomic<uint64_t> published{0};  // number of the newest job
   std::atomic<uint64_t> open{0};       // the job that may be joined, 0 when none
@@ -47,7 +49,9 @@ struct Pool {
     }
   }
   void claim() {
+    inside = true;
     for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < count;) function(context, item);
+    inside = false;
   }
   void wait_for_job(uint64_t seen) {
     using clock = std::chrono::steady_clock;
@@ -87,7 +91,7 @@ std::atomic_flag in_use = ATOMIC_FLAG_INIT;
 }  // namespace
 
 void set_threads(int count) { wanted.store(count < 1 ? 1 : count, std::memory_order_relaxed); }
-int threads() { return wanted.load(std::memory_order_relaxed); }
+int threads() { return inside ? 1 : wanted.load(std::memory_order_relaxed); }
 
 void run_items(ItemFunction function, void* context, int64_t count) {
   // One job at a time: a second caller (another model's thread) runs its items itself rather than wait.

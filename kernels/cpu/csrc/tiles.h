@@ -17,14 +17,36 @@ INLINE const char* panel_at(const char* weight, int64_t stride, int v) {
   return weight + (v / PER_PANEL) * stride + (v % PER_PANEL) * NATIVE * 4;
 }
 
-// The panels after these, `ahead` bytes on, travel to the L2 cache while these are used.
-template <int V>
-INLINE void fetch(const char* row, int64_t stride, int64_t ahead) {
+// Weights that will be read next, up to two runs of them. Whoever multiplies calls `step` once per few inputs, so that
+// they travel to the L2 cache at an even pace all the while rather than in one burst that the memory cannot follow.
+struct Ahead {
+  const char* at = nullptr;
+  const char* end = nullptr;
+  const char* second = nullptr;  // as long as the first
+  int64_t bytes = 0;             // of a run
+  int64_t lines = 0;             // of 64 bytes, per step
+  INLINE void step() {
 #if defined(__x86_64__)
-  if (ahead)
-#pragma GCC unroll 8
-    for (int v = 0; v < V; v += 64 / (NATIVE * 4)) __builtin_prefetch(panel_at(row, stride, v) + ahead, 0, 2);
+    for (int64_t i = 0; i < lines; i++, at += 64) {
+      if (at >= end) {
+        if (second == nullptr) return;
+        at = second, end = second + bytes, second = nullptr;
+      }
+      __builtin_prefetch(at, 0, 2);
+    }
 #endif
+  }
+};
+constexpr int64_t AHEAD_INPUTS = 16;
+// How often one tile calls `step`.
+inline int64_t ahead_steps(const Linear& l) {
+  if (l.kind == HALF) return padded_k(l) / 4;
+  return quantised(l) ? groups_of(l) : (padded_k(l) + AHEAD_INPUTS - 1) / AHEAD_INPUTS;
+}
+
+// First output of register v, where panels of a tile lie `apart` outputs from each other.
+INLINE int64_t column_at(int64_t column, int64_t apart, int v) {
+  return column + v / PER_PANEL * apart + v % PER_PANEL * NATIVE;
 }
 
 template <int R, int V>
@@ -36,12 +58,12 @@ INLINE void spill(float* out, nf (&sum)[R][V]) {
 template <int R, int V>
 struct Tile<F32, R, V> {
   static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
-                  int64_t ahead, float* out) {
+                  int64_t, Ahead& ahead, float* out) {
     const float* a = (const float*)codes;
     nf sum[R][V] = {};
     for (int64_t k = 0; k < l.k; k++, a += R) {
       const char* row = w + k * PANEL * 4;
-      fetch<V>(row, stride, ahead);
+      if (k % AHEAD_INPUTS == 0) ahead.step();
       nf b[V];
 #pragma GCC unroll 8
       for (int v = 0; v < V; v++) b[v] = native_load<nf>(panel_at(row, stride, v));
@@ -57,7 +79,7 @@ struct Tile<F32, R, V> {
 template <int R, int V>
 struct Tile<BF16, R, V> {
   static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
-                  int64_t ahead, float* out) {
+                  int64_t, Ahead& ahead, float* out) {
     const int64_t pairs = (l.k + 1) / 2;
     nf sum[R][V] = {};
 #if defined(__AVX512BF16__)
@@ -65,7 +87,7 @@ struct Tile<BF16, R, V> {
       const int32_t* a = (const int32_t*)codes;
       for (int64_t k = 0; k < pairs; k++, a += R) {
         nu b[V];
-        fetch<V>(w + k * PANEL * 4, stride, ahead);
+        if (k % (AHEAD_INPUTS / 2) == 0) ahead.step();
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) b[v] = native_load<nu>(panel_at(w + k * PANEL * 4, stride, v));
 #pragma GCC unroll 12
@@ -81,7 +103,7 @@ struct Tile<BF16, R, V> {
     const float* a = (const float*)codes;
     for (int64_t k = 0; k < pairs; k++, a += 2 * R) {
       nu b[V];
-      fetch<V>(w + k * PANEL * 4, stride, ahead);
+      if (k % (AHEAD_INPUTS / 2) == 0) ahead.step();
 #pragma GCC unroll 8
       for (int v = 0; v < V; v++) b[v] = native_load<nu>(panel_at(w + k * PANEL * 4, stride, v));
       nf wide[V];
@@ -132,9 +154,8 @@ INLINE ni dot4(ni sum, nu w, int32_t x) {
 
 template <int R, int V>
 struct Tile<INT8, R, V> {
-  static INLINE void step_quad(const int32_t* a, const char* w, int64_t stride, int64_t ahead, ni (&dots)[R][V]) {
+  static INLINE void step_quad(const int32_t* a, const char* w, int64_t stride, ni (&dots)[R][V]) {
     nu b[V];
-    fetch<V>(w, stride, ahead);
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) b[v] = native_load<nu>(panel_at(w, stride, v));
 #pragma GCC unroll 12
@@ -143,7 +164,7 @@ struct Tile<INT8, R, V> {
       for (int v = 0; v < V; v++) dots[r][v] = dot4(dots[r][v], b[v], a[r]);
   }
   static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
-                  int64_t stride, int64_t column, int64_t ahead, float* out) {
+                  int64_t stride, int64_t column, int64_t apart, Ahead& ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
     const int64_t quads = padded_k(l) / 4, groups = groups_of(l);
     nf sum[R][V] = {};
@@ -151,14 +172,15 @@ struct Tile<INT8, R, V> {
     int64_t k = 0;
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
       ni dots[R][V] = {};
+      ahead.step();
       const int64_t end = g + 1 == groups ? quads : k + l.group / 4;
       if (end - k == 8) {
 #pragma GCC unroll 8
-        for (int i = 0; i < 8; i++) step_quad(a + i * R, w + (k + i) * PANEL * 4, stride, ahead, dots);
+        for (int i = 0; i < 8; i++) step_quad(a + i * R, w + (k + i) * PANEL * 4, stride, dots);
         a += 8 * R;
         k = end;
       }
-      for (; k < end; k++, a += R) step_quad(a, w + k * PANEL * 4, stride, ahead, dots);
+      for (; k < end; k++, a += R) step_quad(a, w + k * PANEL * 4, stride, dots);
 #pragma GCC unroll 12
       for (int r = 0; r < R; r++) {
         excess[r] += offset[r];
@@ -168,15 +190,14 @@ struct Tile<INT8, R, V> {
     }
     for (int r = 0; r < R; r++)
       for (int v = 0; v < V; v++)
-        sum[r][v] = (sum[r][v] - 128.0f * excess[r]) * native_load<nf>(l.scale + column + v * NATIVE);
+        sum[r][v] = (sum[r][v] - 128.0f * excess[r]) * native_load<nf>(l.scale + column_at(column, apart, v));
     spill<R, V>(out, sum);
   }
 };
 
 template <int R, int V>
 struct Tile<GROUP4, R, V> {
-  static INLINE void step_eight(const int32_t* a, const char* w, int64_t stride, int64_t ahead, ni (&dots)[R][V]) {
-    fetch<V>(w, stride, ahead);
+  static INLINE void step_eight(const int32_t* a, const char* w, int64_t stride, ni (&dots)[R][V]) {
 #pragma GCC unroll 8
     for (int v = 0; v < V; v++) {
       const nu packed = native_load<nu>(panel_at(w, stride, v));
@@ -186,29 +207,30 @@ struct Tile<GROUP4, R, V> {
     }
   }
   static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
-                  int64_t stride, int64_t column, int64_t ahead, float* out) {
+                  int64_t stride, int64_t column, int64_t apart, Ahead& ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
     const int64_t groups = groups_of(l), eights = l.group / 8;
     nf sum[R][V] = {};
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
       ni dots[R][V] = {};
+      ahead.step();
       if (eights == 4) {
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) step_eight(a + 2 * i * R, w + i * PANEL * 4, stride, ahead, dots);
+        for (int i = 0; i < 4; i++) step_eight(a + 2 * i * R, w + i * PANEL * 4, stride, dots);
         a += 8 * R, w += 4 * PANEL * 4;
       } else {
-        for (int64_t k = 0; k < eights; k++, a += 2 * R, w += PANEL * 4) step_eight(a, w, stride, ahead, dots);
+        for (int64_t k = 0; k < eights; k++, a += 2 * R, w += PANEL * 4) step_eight(a, w, stride, dots);
       }
-      add_group<R, V>(l, g, groups, column, scale, offset, dots, sum);
+      add_group<R, V>(l, g, groups, column, apart, scale, offset, dots, sum);
     }
     spill<R, V>(out, sum);
   }
   template <int R2, int V2>
-  static INLINE void add_group(const Linear& l, int64_t g, int64_t groups, int64_t column, const float* scale,
-                               const float* offset, ni (&dots)[R2][V2], nf (&sum)[R2][V2]) {
+  static INLINE void add_group(const Linear& l, int64_t g, int64_t groups, int64_t column, int64_t apart,
+                               const float* scale, const float* offset, ni (&dots)[R2][V2], nf (&sum)[R2][V2]) {
 #pragma GCC unroll 8
     for (int v = 0; v < V2; v++) {
-      const int64_t at = ((column / PANEL + v / PER_PANEL) * groups + g) * PANEL + (v % PER_PANEL) * NATIVE;
+      const int64_t at = (column_at(column, apart, v) / PANEL * groups + g) * PANEL + (v % PER_PANEL) * NATIVE;
       const nf s = load_half(l.group_scale + at), m = load_half(l.group_min + at);
 #pragma GCC unroll 12
       for (int r = 0; r < R2; r++)
@@ -220,14 +242,14 @@ struct Tile<GROUP4, R, V> {
 template <int R, int V>
 struct Tile<GROUP8, R, V> {
   static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
-                  int64_t stride, int64_t column, int64_t ahead, float* out) {
+                  int64_t stride, int64_t column, int64_t apart, Ahead& ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
     const int64_t groups = groups_of(l), quads = l.group / 4;
     nf sum[R][V] = {};
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
       ni dots[R][V] = {};
+      ahead.step();
       for (int64_t k = 0; k < quads; k++, a += R, w += PANEL * 4) {
-        fetch<V>(w, stride, ahead);
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) {
           const nu b = native_load<nu>(panel_at(w, stride, v));
@@ -235,7 +257,7 @@ struct Tile<GROUP8, R, V> {
           for (int r = 0; r < R; r++) dots[r][v] = dot4(dots[r][v], b, a[r]);
         }
       }
-      Tile<GROUP4, R, V>::template add_group<R, V>(l, g, groups, column, scale, offset, dots, sum);
+      Tile<GROUP4, R, V>::template add_group<R, V>(l, g, groups, column, apart, scale, offset, dots, sum);
     }
     spill<R, V>(out, sum);
   }
@@ -244,54 +266,79 @@ struct Tile<GROUP8, R, V> {
 #if defined(__AVX512FP16__)
 template <int R, int V>
 struct Tile<HALF, R, V> {
-  static void run(const Linear& l, const void* codes, const float* scale, const float*, const char* w, int64_t stride,
-                  int64_t column, int64_t ahead, float* out) {
-    constexpr int PANELS = V / 2;
-    const int32_t* a = (const int32_t*)codes;  // each activation twice, so that a 32-bit broadcast fills all lanes
-    for (int i = 0; i < R * V; i++) store(out + i * LANES, vf{});
-    for (int64_t begin = 0; begin < l.k; begin += HALF_CHUNK) {
-      const int64_t end = std::min<int64_t>(l.k, begin + HALF_CHUNK);
-      __m512h sum[R][PANELS];
+  static constexpr int PANELS = V / 2;
+  // out = or += the float16 sums, widened; the last chunk applies the scales of row and column.
+  template <bool FIRST, bool LAST>
+  static INLINE void flush(const __m512h (&sum)[R][PANELS], const float* row_scale, const float* column_scale,
+                           int64_t apart, float* out) {
 #pragma GCC unroll 12
-      for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int p = 0; p < PANELS; p++) sum[r][p] = _mm512_setzero_ph();
-      for (int64_t k = begin; k < end; k++, a += R) {
-        __m512h b[PANELS];
-        if (ahead)
-#pragma GCC unroll 4
-          for (int p = 0; p < PANELS; p++) __builtin_prefetch(w + p * stride + k * 64 + ahead, 0, 2);
-#pragma GCC unroll 4
-        for (int p = 0; p < PANELS; p++) b[p] = _mm512_loadu_ph(w + p * stride + k * 64);
-#pragma GCC unroll 12
-        for (int r = 0; r < R; r++) {
-          const __m512h x = (__m512h)_mm512_set1_epi32(a[r]);
-#pragma GCC unroll 4
-          for (int p = 0; p < PANELS; p++) sum[r][p] = _mm512_fmadd_ph(x, b[p], sum[r][p]);
-        }
-      }
-#pragma GCC unroll 12
-      for (int r = 0; r < R; r++)
-#pragma GCC unroll 4
-        for (int p = 0; p < PANELS; p++) {
-          float* at = out + r * V * LANES + p * PANEL;
-          const __m512i bits = (__m512i)sum[r][p];
-          store(at, load(at) + (vf)_mm512_cvtxph_ps((__m256h)_mm512_castsi512_si256(bits)));
-          store(at + 16, load(at + 16) + (vf)_mm512_cvtxph_ps((__m256h)_mm512_extracti64x4_epi64(bits, 1)));
-        }
-    }
     for (int r = 0; r < R; r++)
-      for (int v = 0; v < V; v++) {
-        float* at = out + (r * V + v) * LANES;
-        store(at, load(at) * (load(l.scale + column + v * LANES) * splat(scale[r])));
+#pragma GCC unroll 4
+      for (int p = 0; p < PANELS; p++) {
+        const __m512i bits = (__m512i)sum[r][p];
+        const vf halves[2] = {(vf)_mm512_cvtxph_ps((__m256h)_mm512_castsi512_si256(bits)),
+                              (vf)_mm512_cvtxph_ps((__m256h)_mm512_extracti64x4_epi64(bits, 1))};
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; h++) {
+          const int at = p * PANEL + h * LANES;
+          vf x = halves[h];
+          if (!FIRST) x += load(out + r * V * LANES + at);
+          if (LAST) x *= load(column_scale + p * apart + h * LANES) * splat(row_scale[r]);
+          store(out + r * V * LANES + at, x);
+        }
       }
+  }
+  static void run(const Linear& l, const void* codes, const float* scale, const float*, const char* w, int64_t stride,
+                  int64_t column, int64_t apart, Ahead& ahead, float* out) {
+    // Each activation twice, so that a 32-bit broadcast fills all lanes: [k/16][R][16].
+    const int32_t* a = (const int32_t*)codes;
+    const int64_t groups = padded_k(l) / HALF_STEP;
+    __m512h sum[R][PANELS], subtotal[R][PANELS];
+    for (int64_t begin = 0; begin < groups; begin += HALF_TOTAL / HALF_STEP) {
+      const int64_t end = std::min<int64_t>(groups, begin + HALF_TOTAL / HALF_STEP);
+      for (int64_t g = begin; g < end;) {
+        const int64_t stop = std::min<int64_t>(end, g + HALF_CHUNK / HALF_STEP);
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+          for (int p = 0; p < PANELS; p++) sum[r][p] = _mm512_setzero_ph();
+        const bool first = g == begin;
+        for (; g < stop; g++, a += (R - 1) * HALF_STEP)
+          for (int k = 0; k < HALF_STEP; k++, a++, w += PANEL * 2) {
+            if (k % 4 == 0) ahead.step();
+            __m512h b[PANELS];
+#pragma GCC unroll 4
+            for (int p = 0; p < PANELS; p++) b[p] = _mm512_loadu_ph(w + p * stride);
+#pragma GCC unroll 12
+            for (int r = 0; r < R; r++) {
+              const __m512h x = (__m512h)_mm512_set1_epi32(a[r * HALF_STEP]);
+#pragma GCC unroll 4
+              for (int p = 0; p < PANELS; p++) sum[r][p] = _mm512_fmadd_ph(x, b[p], sum[r][p]);
+            }
+          }
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++)
+#pragma GCC unroll 4
+          for (int p = 0; p < PANELS; p++)
+            subtotal[r][p] = first ? sum[r][p] : _mm512_add_ph(sum[r][p], subtotal[r][p]);
+      }
+      const float* column_scale = l.scale + column;
+      if (begin == 0 && end == groups)
+        flush<true, true>(subtotal, scale, column_scale, apart, out);
+      else if (begin == 0)
+        flush<true, false>(subtotal, scale, column_scale, apart, out);
+      else if (end == groups)
+        flush<false, true>(subtotal, scale, column_scale, apart, out);
+      else
+        flush<false, false>(subtotal, scale, column_scale, apart, out);
+    }
   }
 };
 #else
 template <int R, int V>
 struct Tile<HALF, R, V> {
   static void run(const Linear&, const void*, const float*, const float*, const char*, int64_t, int64_t, int64_t,
-                  float*) {}
+                  Ahead&, float*) {}
 };
 #endif
 
