@@ -133,7 +133,7 @@ class LimitSettings(Section):
 
 
 class GuardrailSettings(Section):
-    timeout_ms: int = Field(500, gt=0, description="for one text; what happens then is the policy's `guardrails`")
+    timeout_ms: int = Field(1000, gt=0, description="for one text; what happens then is the policy's `guardrails`")
     workers: int = Field(2, ge=1, description="threads that inspect; a text that waits for one spends its own time")
 
 
@@ -145,6 +145,13 @@ class AuditSettings(Section):
     group_commit_records: int = 256
     retention_days: int = Field(400, ge=183)
     hmac_key: SecretStr | None = None
+    content_keys: SecretStr | None = None
+    """`<id>:<base64 of 32 bytes>`, several separated by white space: the first encrypts prompts and answers where
+    policy says `contentLogging: encrypted`, all decrypt. With neither this nor `content_key_file` such requests
+    are refused."""
+    content_key_file: Path | None = None
+    """The same from a file that only the gateway may read."""
+    content_retention_days: int = Field(30, ge=1, le=3650)
     seal_s: float = 60.0
     unknown_per_minute: int = Field(600, ge=1, description="401s of one source recorded singly; the rest are counted")
 

@@ -14,6 +14,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import lru_cache
 from importlib.metadata import version as installed_version
 from pathlib import Path
@@ -32,6 +33,9 @@ from gateway.admin.guard import PermissionGuard
 from gateway.api.health import Readiness
 from gateway.api.lobby import BootProgress
 from gateway.api.middleware import InFlight
+from gateway.audit.content import ContentSealer
+from gateway.audit.content_keys import load_content_keys
+from gateway.audit.content_reader import ContentReader
 from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
 from gateway.backends.openai_http import OpenAIBackend
@@ -54,7 +58,7 @@ from gateway.limits.store import ValkeyStore
 from gateway.places import snapshot_dir, spool_dir
 from gateway.routing.catalog import LOCAL_BACKEND, catalog_from
 from gateway.routing.router import ComplexityRouter
-from gateway.settings import HttpSettings, Settings
+from gateway.settings import AuditSettings, HttpSettings, Settings
 from gateway.storage.migrate import upgrade
 from gateway.storage.postgres import make_engine
 from gateway.storage.valkey import ValkeyLink
@@ -127,6 +131,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
         progress.update("opening the database", 0.0)
         engine = await _database(settings, stack, progress)
         progress.update("starting services", 50.0)
+        sealer = _sealer(settings.audit)
         audit = AuditService(
             engine,
             settings=settings.audit,
@@ -135,6 +140,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             ids=ids,
             node_id=node_id,
             gateway_version=version,
+            sealer=sealer,
         )
         await _start(audit, stack)
         access = AccessService(
@@ -143,6 +149,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             repository=PolicyRepository(engine),
             seed=settings.access.policy_file or default_policy(),
             settings=settings.access.model_copy(update={"snapshot_dir": snapshot_dir(settings)}),
+            seals_content=sealer is not None,
         )
         await _start(access, stack)
         store = IdentityStore(engine)
@@ -192,6 +199,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             revocations=revocations,
             limits=limits,
             audit=AuditReader(engine, cursor_key=audit.cursor_key, settle=audit.settle),
+            contents=ContentReader(engine, sealer, settle=audit.settle),
             guard=guard,
             clock=clock,
             ids=ids,
@@ -236,6 +244,15 @@ async def _database(settings: Settings, stack: AsyncExitStack, progress: BootPro
         # A replica that restarts while the database is away serves from its last good policy.
         _log.warning("the database does not answer; its schema was not checked: %s", type(error).__name__)
     return engine
+
+
+def _sealer(settings: AuditSettings) -> ContentSealer | None:
+    """None without keys: what must be stored encrypted is then refused. Raises `ConfigError`."""
+    configured = settings.content_keys
+    keys = load_content_keys(
+        configured.get_secret_value() if configured is not None else None, settings.content_key_file
+    )
+    return None if keys is None else ContentSealer(keys, timedelta(days=settings.content_retention_days))
 
 
 def _limiter(settings: Settings, clock: Clock, ids: IdSource) -> LimitService:

@@ -64,9 +64,9 @@ def compile_policy(
     )
 
 
-def find_warnings(snapshot: Snapshot, source: Source | None = None) -> list[Problem]:
+def find_warnings(snapshot: Snapshot, source: Source | None = None, *, seals_content: bool = True) -> list[Problem]:
     """Dead patterns, shadowed rules, roles that give nothing. Never a reason to refuse the document."""
-    return located(warnings_of(snapshot), source)
+    return located(warnings_of(snapshot, seals_content=seals_content), source)
 
 
 def model_mask(rules: Iterable[CompiledRule], card: ModelCard) -> int:

@@ -258,7 +258,8 @@ class PolicyEditor:
         failed = failing_tests(snapshot)
         if failed:
             raise PolicyInvalid(located(failed, source), source.name)
-        return Candidate(source, syntax, snapshot, tuple(find_warnings(snapshot, source)))
+        warnings = find_warnings(snapshot, source, seals_content=self._service.seals_content)
+        return Candidate(source, syntax, snapshot, tuple(warnings))
 
 
 def author_of(principal: Principal) -> Author:

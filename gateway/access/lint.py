@@ -15,8 +15,15 @@ MAX_SHADOW_RULES = 1000
 """The shadow check compares pairs; beyond this many rules it looks at unconditional denies only."""
 
 
-def warnings_of(snapshot: Snapshot) -> list[Problem]:
-    return [*_dead_patterns(snapshot), *_shadowed(snapshot), *_empty_roles(snapshot), *_currencies(snapshot)]
+def warnings_of(snapshot: Snapshot, *, seals_content: bool = True) -> list[Problem]:
+    """`seals_content` False: where the policy will be in force, no key encrypts recorded content."""
+    return [
+        *_dead_patterns(snapshot),
+        *_shadowed(snapshot),
+        *_empty_roles(snapshot),
+        *_currencies(snapshot),
+        *([] if seals_content else _unsealed(snapshot)),
+    ]
 
 
 def _warning(message: str, path: Path, kind: str, hint: str | None = None) -> Problem:
@@ -137,4 +144,15 @@ def _currencies(snapshot: Snapshot) -> Iterator[Problem]:
                 ("limits", places[limit.quantities["id"]]),
                 "other",
                 "give the models and the budget one currency, or a scope without these models",
+            )
+
+
+def _unsealed(snapshot: Snapshot) -> Iterator[Problem]:
+    for index, rule in enumerate(snapshot.document.rules):
+        if rule.obligations is not None and rule.obligations.content_logging == "encrypted":
+            yield _warning(
+                f"`{rule.id}` wants encrypted content, and this gateway has no key: its requests will be refused",
+                ("rules", index, "obligations", "contentLogging"),
+                "other",
+                "set `audit.content_key_file`",
             )

@@ -59,12 +59,14 @@ class AccessService:
         repository: PolicyRepository | None = None,
         seed: Path,
         settings: AccessSettings,
+        seals_content: bool = True,
     ) -> None:
         self._catalog = tuple(catalog)
         self._clock = clock
         self._repository = repository
         self._seed = seed
         self._settings = settings
+        self.seals_content = seals_content
         self._file = SnapshotFile(settings.snapshot_dir) if settings.snapshot_dir is not None else None
         self._seed_content: NewVersion | None = None
         self._snapshot: Snapshot | None = None

@@ -9,10 +9,11 @@ from fastapi import APIRouter
 
 from gateway.access.holder import holder_of
 from gateway.access.service import AccessService
-from gateway.admin import audit, authz, engines, keys, limits, models, policies, revocations
+from gateway.admin import audit, authz, content, engines, keys, limits, models, policies, revocations
 from gateway.admin.authz import LimitUse
 from gateway.admin.claims_reader import ClaimsReader
 from gateway.admin.guard import PermissionGuard
+from gateway.audit.content_reader import ContentReader
 from gateway.audit.reader import AuditReader
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
@@ -41,6 +42,7 @@ class AdminParts:
     revocations: RevocationList
     limits: LimitService
     audit: AuditReader
+    contents: ContentReader
     guard: PermissionGuard
     clock: Clock
     ids: IdSource
@@ -103,4 +105,5 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
         keys.routes(accounts, parts.guard),
         revocations.routes(revoking, parts.guard),
         audit.routes(parts.audit, parts.guard),
+        content.routes(parts.contents, parts.guard),
     )

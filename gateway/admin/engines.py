@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.bodies import Page
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.admin.identity_calls import NO_STORE, IdempotencyKey, changing, reading
+from gateway.admin.identity_calls import IdempotencyKey, changing, reading
 from gateway.flow.operation import SETTLED, EngineAction, EngineOperator, EngineReport, no_engine
 from gateway.identity.idempotency import replayed_resource, request_key
 from gateway.identity.store import IdentityStore, KeyTaken
@@ -82,10 +82,9 @@ def routes(
     permitted = Depends(guard.require("engine.operate"))
 
     @router.get("", summary="The engines of this replica", response_model=EnginePage)
-    async def engines(response: Response, call: AdminCall = permitted) -> EnginePage:
+    async def engines(call: AdminCall = permitted) -> EnginePage:
         async with reading(guard, call, "engines"):
             found = operator.reports() if operator is not None else ()
-        response.headers.update(NO_STORE)
         return EnginePage(data=[_view(report, node_id) for report in found], total=len(found))
 
     @router.get(
@@ -94,10 +93,9 @@ def routes(
         response_model=EngineView,
         responses=_described(404),
     )
-    async def engine(model: str, response: Response, call: AdminCall = permitted) -> EngineView:
+    async def engine(model: str, call: AdminCall = permitted) -> EngineView:
         async with reading(guard, call, f"engines/{model}"):
             report = _present(operator, model)
-        response.headers.update(NO_STORE)
         return _view(report, node_id)
 
     def add(action: EngineAction) -> None:
@@ -144,7 +142,6 @@ def routes(
                 reason=reason,
                 diff={"before": _facts(before), "after": _facts(after), "replayed": replayed},
             )
-            response.headers.update(NO_STORE)
             return _view(after, node_id)
 
     for action in EngineAction:

@@ -29,7 +29,7 @@ REFUSALS = {
     "431": "the header block is too large",
     "502": "`upstream_failed`: the model's server broke off",
     "503": "a dependency is away: `idp_unavailable`, `policy_unavailable`, `audit_unavailable`, `limits_unavailable`, "
-    "`engine_unavailable`, `overloaded`; `retry-after` says when to come back",
+    "`engine_unavailable`, `overloaded`, `content_key_missing`; `retry-after` says when to come back",
 }
 HEADERS = {
     "x-request-id": "this request, as the audit trail knows it",

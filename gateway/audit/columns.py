@@ -6,7 +6,7 @@ The columns are an index of `rec`, never more than it: `verify` derives them aga
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -14,6 +14,7 @@ from uuid import UUID
 import orjson
 
 from gateway.audit.canonical import parse_json, storable
+from gateway.audit.content import Sealed, decode_sealed, encode_sealed
 from gateway.audit.segment import Frame
 
 DERIVED = (
@@ -60,6 +61,9 @@ DERIVED = (
 SHIPPED = (*DERIVED, "node_seq", "subject", "personal", "personal_salt", "rec", "prev_hash", "hash")
 """Columns in the order of `row`."""
 
+CONTENT = ("event_id", "kind", "request_id", "tenant", "ciphertext", "key_id", "salt", "created_at", "expires_at")
+"""Columns in the order of `content_rows`."""
+
 _NOTHING: Mapping[str, Any] = {}
 
 
@@ -70,11 +74,20 @@ def encode_side(personal: Mapping[str, str], salt: bytes) -> bytes:
     return orjson.dumps({"personal": personal, "salt": base64.b64encode(salt).decode()})
 
 
+def with_contents(side: bytes, sealed: Sequence[Sealed]) -> bytes:
+    """The same side with encrypted content beside the personal values."""
+    if not sealed:
+        return side
+    contents = orjson.dumps([encode_sealed(one) for one in sealed])
+    return b"%b%b%b}" % (side[:-1] + b"," if side else b"{", b'"contents":', contents)
+
+
 def decode_side(side: bytes) -> tuple[dict[str, str], bytes | None]:
     if not side:
         return {}, None
     document = parse_json(side)
-    return document["personal"], base64.b64decode(document["salt"])
+    salt = document.get("salt")
+    return document.get("personal", {}), None if salt is None else base64.b64decode(salt)
 
 
 def derive(document: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -122,6 +135,20 @@ def derive(document: Mapping[str, Any]) -> tuple[Any, ...]:
         timing.get("total_us"),
         timing.get("ttft_us"),
     )
+
+
+def content_rows(frame: Frame) -> list[tuple[Any, ...]]:
+    """The values of `CONTENT` for what travels encrypted beside a record. Raises like `derive`."""
+    if b'"contents"' not in frame.side:
+        return []
+    document = parse_json(frame.rec)
+    event_id, request_id = UUID(document["event_id"]), UUID(document["request_id"])
+    tenant, made = storable(document["who"]["tenant"]), datetime.fromisoformat(document["ts"])
+    found = [decode_sealed(item) for item in parse_json(frame.side).get("contents", ())]
+    return [
+        (event_id, one.kind, request_id, tenant, one.envelope, one.key_id, one.salt, made, one.expires_at)
+        for one in found
+    ]
 
 
 def row(frame: Frame) -> tuple[Any, ...]:

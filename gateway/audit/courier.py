@@ -173,7 +173,7 @@ class Courier:
         self._work.clear()
         started = self._clock.monotonic_s()
         if self._partitions_at is None or started - self._partitions_at > PARTITION_CHECK_S:
-            await self.shipper.ensure_partitions()
+            await self.shipper.keep_house()
             self._partitions_at = started
         before, upto = self._clock.now(), self._spool.position
         await self.shipper.ship(self._reader, upto)

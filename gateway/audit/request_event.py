@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
 from gateway.audit.canonical import exact, micro
+from gateway.audit.columns import with_contents
+from gateway.audit.content import Sealed, digests
 from gateway.audit.event import Caller, Origin, Phase, Record, caller, filled, finish, head, text
 from gateway.flow.context import RequestContext
 from gateway.flow.values import ChatRequest, Decision, Exchange, Finding, Outcome, Signals
@@ -22,9 +25,15 @@ def request_caller(origin: Origin, exchange: Exchange) -> Caller:
 
 
 def request_record(
-    origin: Origin, event_id: UUID, now: datetime, phase: Phase, exchange: Exchange, by: Caller
+    origin: Origin,
+    event_id: UUID,
+    now: datetime,
+    phase: Phase,
+    exchange: Exchange,
+    by: Caller,
+    sealed: Sequence[Sealed] = (),
 ) -> Record:
-    """The `intent`, `completion` or `denied` record of a request."""
+    """The `intent`, `completion` or `denied` record of a request; `sealed` travels beside it, its digests inside."""
     context, request = exchange.context, exchange.request
     document = head(origin, event_id, now, phase, context)
     document["who"] = by.who
@@ -45,6 +54,8 @@ def request_record(
     if exchange.findings:
         document["safety"] = [_finding(finding) for finding in exchange.findings]
     document["content"] = _content(origin, by.salt, exchange)
+    if sealed:
+        document["content"]["sealed"] = digests(sealed)
     if phase != "intent":
         document["usage"] = _usage(exchange)
         if exchange.signals is not None:
@@ -62,7 +73,7 @@ def request_record(
             "total_us": timings.total_us,
         }
     )
-    return finish(event_id, document, by.side)
+    return finish(event_id, document, with_contents(by.side, sealed))
 
 
 def effect(exchange: Exchange) -> Literal["allow", "deny", "error"]:
@@ -161,9 +172,13 @@ def _policy(decision: Decision) -> dict[str, Any]:
     }
 
 
-def _content(origin: Origin, salt: bytes, exchange: Exchange) -> dict[str, Any]:
+def content_level(exchange: Exchange) -> str:
     decision = exchange.decision or exchange.asked
-    level = "hash" if decision is None else decision.obligations.content_logging
+    return "hash" if decision is None else decision.obligations.content_logging
+
+
+def _content(origin: Origin, salt: bytes, exchange: Exchange) -> dict[str, Any]:
+    level = content_level(exchange)
     document: dict[str, Any] = {"level": level}
     if level != "none":
         for name, digest in (("prompt", exchange.prompt_digest), ("response", exchange.response_digest)):

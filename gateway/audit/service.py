@@ -20,6 +20,8 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.audit.boots import Boot, commitment_key, create_boot
 from gateway.audit.canonical import CommitmentKey, genesis
+from gateway.audit.content import ContentSealer
+from gateway.audit.content_recorder import ContentRecorder
 from gateway.audit.courier import Courier, Lag
 from gateway.audit.event import Caller, Origin, Phase, Record
 from gateway.audit.flood import Bulk, FloodGate
@@ -56,12 +58,14 @@ class AuditService:
         ids: IdSource,
         node_id: str,
         gateway_version: str,
+        sealer: ContentSealer | None = None,
         open_file: Callable[[Path], SegmentFile] = DiskFile,
     ) -> None:
         self._engine, self._settings, self._spool_dir = engine, settings, spool_dir
         self._clock, self._ids, self._open_file = clock, ids, open_file
         self._node_id, self._version = node_id, gateway_version
         self._open: dict[UUID, Caller] = {}
+        self._contents = ContentRecorder(sealer)
         self._flood = FloodGate(settings.unknown_per_minute)
         self._folded: set[UUID] = set()
         self._refused: Bulk | None = None
@@ -121,14 +125,19 @@ class AuditService:
     # ------------------------------------------------------------------------------------------------ AuditLog
 
     async def intent(self, exchange: Exchange) -> None:
-        """Returns once the intent is durable (`fast`: in the kernel). Raises `Unavailable` (`audit_unavailable`)."""
+        """Returns once the intent is durable (`fast`: in the kernel).
+
+        Raises `Unavailable` (`audit_unavailable`; `content_key_missing` where policy wants content that cannot be
+        encrypted) and `RequestTooLarge`.
+        """
         now = self._clock.now()
         failure = exchange.failure
         if failure is not None and self._fold(exchange.context, failure.status, failure.code, now):
             self._folded.add(exchange.request_id)
             return
+        sealed = await self._contents.of_intent(exchange, now)
         by = request_caller(self._origin, exchange)
-        record = request_record(self._origin, self._ids.uuid7(), now, "intent", exchange, by)
+        record = request_record(self._origin, self._ids.uuid7(), now, "intent", exchange, by, sealed)
         self._open[exchange.request_id] = by
         try:
             await self._write(record, wait=True, keep=False)
@@ -147,11 +156,12 @@ class AuditService:
         if exchange.request_id in self._folded:
             self._folded.discard(exchange.request_id)
             return
+        sealed = await self._contents.of_completion(exchange, now)
         by = self._open.pop(exchange.request_id, None)
         promised = by is not None
         phase: Phase = "completion" if promised or exchange.outcome is not Outcome.DENIED else "denied"
         by = by or request_caller(self._origin, exchange)
-        record = request_record(self._origin, self._ids.uuid7(), now, phase, exchange, by)
+        record = request_record(self._origin, self._ids.uuid7(), now, phase, exchange, by, sealed)
         wait = not promised or self._settings.mode == "strict"
         try:
             await self._write(record, wait=wait, keep=promised)

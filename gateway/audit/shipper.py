@@ -22,13 +22,15 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.audit.canonical import parse_json, storable
-from gateway.audit.columns import SHIPPED, row
+from gateway.audit.columns import CONTENT, SHIPPED, content_rows, row
 from gateway.audit.group import Position
 from gateway.audit.segment import Frame, Header, read_frames, read_header, segment_numbers, segment_path
 
 log = logging.getLogger("esclusa.audit")
 
 BATCH = 1024
+BATCH_BYTES = 16 * 1024 * 1024
+"""Encrypted content makes frames large: a batch ends with the frame that passes this."""
 SLICE = 48
 """Rows prepared without letting the event loop run: about one millisecond."""
 TIMEOUT_S = 15.0
@@ -51,6 +53,18 @@ CREATE TEMPORARY TABLE IF NOT EXISTS audit_stage ON COMMIT DELETE ROWS AS
 SELECT {_COLUMNS} FROM audit_event WITH NO DATA
 """
 _INSERT = f"INSERT INTO audit_event ({_COLUMNS}) SELECT {_COLUMNS} FROM audit_stage ON CONFLICT DO NOTHING"
+_CONTENT_COLUMNS = ", ".join(CONTENT)
+_CONTENT_STAGE = f"""
+CREATE TEMPORARY TABLE IF NOT EXISTS audit_content_stage ON COMMIT DELETE ROWS AS
+SELECT {_CONTENT_COLUMNS} FROM audit_content WITH NO DATA
+"""
+# Only beside a record that is new: shipping once more must not bring back what was erased in between.
+_CONTENT_INSERT = f"""
+WITH fresh AS ({_INSERT} RETURNING event_id)
+INSERT INTO audit_content ({_CONTENT_COLUMNS})
+SELECT {_CONTENT_COLUMNS} FROM audit_content_stage JOIN fresh USING (event_id) ON CONFLICT DO NOTHING
+"""
+_EXPIRE = "DELETE FROM audit_content WHERE expires_at < clock_timestamp()"
 _QUARANTINE = """
 INSERT INTO audit_quarantine (node_id, boot_id, node_seq, rec, prev_hash, hash, side, error)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING
@@ -116,6 +130,7 @@ class BootReader:
 
     def _frames(self, upto: Position | None, limit: int) -> tuple[list[Frame], Checkpoint]:
         frames: list[Frame] = []
+        size = 0
         behind = Checkpoint(self.checkpoint.number, self.checkpoint.offset)
         numbers = [number for number in segment_numbers(self._folder) if number >= behind.number]
         for place, number in enumerate(numbers):
@@ -134,7 +149,10 @@ class BootReader:
                     break
                 frames.append(frame)
                 behind = Checkpoint(number, frame.end)
-            if len(frames) >= limit:
+                size += len(frame.rec) + len(frame.side)
+                if size >= BATCH_BYTES:
+                    break
+            if len(frames) >= limit or size >= BATCH_BYTES:
                 break
         return frames, behind
 
@@ -168,9 +186,11 @@ class Shipper:
             self.shipped += len(frames)
             last = _time_of(frames[-1]) or last
 
-    async def ensure_partitions(self, months_ahead: int = 3) -> None:
+    async def keep_house(self, months_ahead: int = 3) -> None:
+        """Partitions for what comes, and no content past its time."""
         async with self._engine.connect() as connection:
             await connection.exec_driver_sql(f"SELECT audit_ensure_partitions({int(months_ahead)})")
+            await connection.exec_driver_sql(_EXPIRE)
             await connection.commit()
 
     async def _store(self, frames: Sequence[Frame]) -> None:
@@ -185,14 +205,21 @@ class Shipper:
     async def _insert(self, raw: Any, frames: Sequence[Frame]) -> None:
         """All of `frames`, or halves of them when something in them is refused."""
         rows: list[tuple[Any, ...]] = []
+        contents: list[tuple[Any, ...]] = []
         try:
             for start in range(0, len(frames), SLICE):
                 rows += [row(frame) for frame in frames[start : start + SLICE]]
+                contents += [found for frame in frames[start : start + SLICE] for found in content_rows(frame)]
                 await asyncio.sleep(0)
             async with raw.transaction():
                 await raw.execute(_STAGE, timeout=TIMEOUT_S)
                 await raw.copy_records_to_table("audit_stage", records=_paced(rows), columns=SHIPPED, timeout=TIMEOUT_S)
-                await raw.execute(_INSERT, timeout=TIMEOUT_S)
+                if contents:
+                    await raw.execute(_CONTENT_STAGE, timeout=TIMEOUT_S)
+                    await raw.copy_records_to_table(
+                        "audit_content_stage", records=contents, columns=CONTENT, timeout=TIMEOUT_S
+                    )
+                await raw.execute(_CONTENT_INSERT if contents else _INSERT, timeout=TIMEOUT_S)
         except _POISON as error:
             if len(frames) > 1:
                 half = len(frames) // 2

@@ -75,12 +75,15 @@ audit_content = sa.Table(
     metadata,
     sa.Column("event_id", sa.Uuid, primary_key=True),
     sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("request_id", sa.Uuid, nullable=False),
+    sa.Column("tenant", sa.Text, nullable=False),
     sa.Column("ciphertext", sa.LargeBinary, nullable=False),
     sa.Column("key_id", sa.Text, nullable=False),
     sa.Column("salt", sa.LargeBinary, nullable=False),
     sa.Column("created_at", sa.DateTime(timezone=True), nullable=False, server_default=sa.func.now()),
     sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
     sa.Index("ix_audit_content_expires_at", "expires_at"),
+    sa.Index("ix_audit_content_request_id", "request_id"),
 )
 
 audit_quarantine = sa.Table(

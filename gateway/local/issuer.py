@@ -9,9 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import secrets
-import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -31,6 +29,7 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.errors import ConfigError
 from gateway.flow.context import Clock, IdSource, SystemClock, SystemIds
+from gateway.local.secret_file import demand_private, made_once, write_once
 from gateway.settings import ProviderSettings
 
 LOCAL_ISSUER = "http://127.0.0.1/local-issuer"
@@ -40,7 +39,8 @@ LOCAL_CLIENT = "esclusa-cli"
 PROVIDER_NAME = "local"
 MAX_TTL_S = 86_400
 CLEARANCES = ("public", "internal", "confidential", "restricted")
-_FOLDER, _KEY, _JWKS, _PEPPER = "issuer", "key.pem", "jwks.json", "api-key-pepper"
+_FOLDER, _KEY, _JWKS = "issuer", "key.pem", "jwks.json"
+_PEPPER, _CONTENT_KEYS = "api-key-pepper", "content-keys"
 
 
 class DevIssuer:
@@ -80,7 +80,7 @@ class DevIssuer:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             key = _read_key(folder / _KEY) if (folder / _KEY).exists() else _make_key(folder / _KEY)
             found = cls(folder, key, issuer=issuer, clock=clock, ids=ids)
-            _write_once(folder / _JWKS, json.dumps(found.jwks(), indent=2).encode(), 0o644, replace=True)
+            write_once(folder / _JWKS, json.dumps(found.jwks(), indent=2).encode(), 0o644, replace=True)
         except OSError as error:
             raise ConfigError(
                 f"the local issuer's key cannot be used: {error.strerror}",
@@ -151,15 +151,14 @@ class DevIssuer:
 
 def api_key_pepper(data_dir: Path) -> str:
     """The secret under which this installation hashes API keys: random, made once, mode 0600. Blocking."""
-    path = data_dir / _FOLDER / _PEPPER
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not path.exists():
-            _write_once(path, secrets.token_urlsafe(48).encode(), 0o600, replace=False)
-        _demand_private(path)
-        return path.read_text(encoding="ascii")
-    except OSError as error:
-        raise ConfigError(f"the API key secret cannot be used: {error.strerror}", file=str(path)) from None
+    return made_once(data_dir / _FOLDER / _PEPPER, lambda: secrets.token_urlsafe(48))
+
+
+def content_keys(data_dir: Path) -> str:
+    """The key under which this installation encrypts prompts and answers, as `audit.content_keys`. Blocking."""
+    return made_once(
+        data_dir / _FOLDER / _CONTENT_KEYS, lambda: f"local-1:{base64.b64encode(secrets.token_bytes(32)).decode()}"
+    )
 
 
 def issuer_routes(issuer: DevIssuer, *, base_path: str = "/local-issuer") -> list[BaseRoute]:
@@ -195,7 +194,7 @@ def _public_jwk(key: rsa.RSAPrivateKey) -> dict[str, Any]:
 
 
 def _read_key(path: Path) -> rsa.RSAPrivateKey:
-    _demand_private(path)
+    demand_private(path)
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except ValueError:
@@ -209,37 +208,8 @@ def _read_key(path: Path) -> rsa.RSAPrivateKey:
     return key
 
 
-def _demand_private(path: Path) -> None:
-    mode = path.stat().st_mode & 0o777
-    if mode & 0o077:
-        raise ConfigError(
-            f"a secret of the local issuer has mode {mode:04o}; expected 0600",
-            file=str(path),
-            hint="chmod 600 it, or delete the folder to make new ones (what was issued before stops working)",
-        )
-
-
 def _make_key(path: Path) -> rsa.RSAPrivateKey:
     """Two processes may start at once: the first to link its file wins, and both use that one."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return key if _write_once(path, pem, 0o600, replace=False) else _read_key(path)
-
-
-def _write_once(path: Path, content: bytes, mode: int, *, replace: bool) -> bool:
-    """Write a whole file or none. False when it is already there and not to be replaced."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-            os.fchmod(stream.fileno(), mode)
-        if replace:
-            Path(temporary).replace(path)
-            return True
-        try:
-            os.link(temporary, path)
-        except FileExistsError:
-            return False
-        return True
-    finally:
-        Path(temporary).unlink(missing_ok=True)
+    return key if write_once(path, pem, 0o600, replace=False) else _read_key(path)

@@ -15,7 +15,7 @@ from pydantic import SecretStr
 
 from gateway.errors import ConfigError
 from gateway.local.datastores import open_stores
-from gateway.local.issuer import DevIssuer, api_key_pepper
+from gateway.local.issuer import DevIssuer, api_key_pepper, content_keys
 from gateway.local.models import DEMO_MODELS, ModelAsset, fetch
 from gateway.local.paths import cache_dir, data_dir, ensure_dir, snapshot_dir, spool_dir
 from gateway.settings import ModelSettings, Settings
@@ -55,6 +55,10 @@ async def fill_gaps(settings: Settings, stack: AsyncExitStack, report: Report) -
     if not settings.local.enabled:
         return filled
     issuer = await asyncio.to_thread(DevIssuer.open, home)
+    audit = filled.audit
+    if audit.content_keys is None and audit.content_key_file is None:
+        made = SecretStr(await asyncio.to_thread(content_keys, home))
+        filled = filled.model_copy(update={"audit": audit.model_copy(update={"content_keys": made})})
     pepper = settings.identity.api_key_pepper or SecretStr(await asyncio.to_thread(api_key_pepper, home))
     providers = (*settings.identity.providers, issuer.provider_settings())
     identity = settings.identity.model_copy(update={"providers": providers, "api_key_pepper": pepper})

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.audit.content import ContentSealer
 from gateway.audit.service import AuditService
 from gateway.flow.context import SystemClock, SystemIds
 from gateway.settings import AuditSettings
@@ -37,7 +38,12 @@ async def start(engine: AsyncEngine, spool_dir: Path) -> AsyncIterator[Start]:
     started: list[AuditService] = []
 
     async def begin(
-        *, into: AsyncEngine | None = None, node_id: str = "node-a", open_file: Any = None, **settings: Any
+        *,
+        into: AsyncEngine | None = None,
+        node_id: str = "node-a",
+        open_file: Any = None,
+        sealer: ContentSealer | None = None,
+        **settings: Any,
     ) -> AuditService:
         more = {} if open_file is None else {"open_file": open_file}
         service = AuditService(
@@ -48,6 +54,7 @@ async def start(engine: AsyncEngine, spool_dir: Path) -> AsyncIterator[Start]:
             ids=SystemIds(),
             node_id=node_id,
             gateway_version="0.1.0",
+            sealer=sealer,
             **more,
         )
         await service.start()

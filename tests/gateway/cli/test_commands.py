@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import subprocess
 import sys
@@ -101,3 +102,18 @@ def test_doctor_fails_and_names_the_fix_when_the_database_is_away() -> None:
     assert answer.returncode == 1
     assert "FAIL" in answer.stdout
     assert "DATABASE_URL" in answer.stdout
+
+
+def test_doctor_tells_of_a_policy_whose_content_no_key_encrypts(tmp_path: Path) -> None:
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(
+        "apiVersion: esclusa/v1\nkind: PolicySet\nmetadata: {name: x}\nroles: {r: {}}\nrules:\n"
+        "  - {id: kept, effect: allow, subjects: {roles: [r]}, actions: [chat], models: {ids: [m]},"
+        " obligations: {contentLogging: encrypted}}\n"
+    )
+    named = {"ESCLUSA_ACCESS__POLICY_FILE": str(policy)}
+    key = {"ESCLUSA_AUDIT__CONTENT_KEYS": "k1:" + base64.b64encode(b"k" * 32).decode()}
+    for env, state in ((named, "fail"), ({**named, **key}, "ok")):
+        rows = {row["check"]: row for row in json.loads(esclusa("doctor", "--json", env=env).stdout)}
+        assert rows["content"]["state"] == state
+    assert key["ESCLUSA_AUDIT__CONTENT_KEYS"][3:] not in str(rows)

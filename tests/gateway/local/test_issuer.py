@@ -12,12 +12,13 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from typer.testing import CliRunner
 
+from gateway.audit.content_keys import parse_content_keys
 from gateway.cli.token import app
 from gateway.errors import ConfigError, Unauthenticated
 from gateway.flow.context import RequestContext, SystemClock, SystemIds
 from gateway.flow.values import Credential, Principal
 from gateway.identity.service import IdentityService
-from gateway.local.issuer import DevIssuer, api_key_pepper, issuer_routes
+from gateway.local.issuer import DevIssuer, api_key_pepper, content_keys, issuer_routes
 from gateway.settings import IdentitySettings
 
 
@@ -64,6 +65,12 @@ def test_api_key_secret_is_made_once_and_private(tmp_path: Path) -> None:
     first = api_key_pepper(tmp_path)
     assert len(first) >= 32
     assert (api_key_pepper(tmp_path), (tmp_path / "issuer/api-key-pepper").stat().st_mode & 0o777) == (first, 0o600)
+
+
+def test_content_key_is_made_once_and_private(tmp_path: Path) -> None:
+    first = content_keys(tmp_path)
+    assert parse_content_keys(first, source="local").current == "local-1"
+    assert (content_keys(tmp_path), (tmp_path / "issuer/content-keys").stat().st_mode & 0o777) == (first, 0o600)
 
 
 def test_damaged_key_is_named_as_such(tmp_path: Path) -> None:

@@ -1,0 +1,113 @@
+"""`/admin/v1/audit/requests/{request_id}/content`: what was asked and answered. Permission `content.read`.
+
+Needs a reason. Reader, reason and request are on record before anything is shown; only the reader's own tenant is seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from fastapi import APIRouter, Depends, Query
+from pydantic import BaseModel, Field
+
+from gateway.admin.guard import AdminCall, PermissionGuard
+from gateway.audit.content_reader import ContentReader, RecordedText
+from gateway.errors import GatewayError, InvalidRequest, NotFound
+
+PERMISSION = "content.read"
+SHORTEST_REASON = 8
+Reason = Annotated[
+    str,
+    Query(min_length=SHORTEST_REASON, max_length=500, description="why you need to read it; kept in the audit record"),
+]
+
+
+class TurnView(BaseModel):
+    role: str
+    name: str | None
+    content: str
+
+
+class ContentView(BaseModel):
+    """A prompt has one of `messages`, `prompt` and `inputs`; an answer has `choices`."""
+
+    messages: list[TurnView] | None = None
+    prompt: str | list[int] | None = None
+    inputs: list[str] | None = None
+    choices: list[str] | None = None
+    truncated: bool = Field(False, description="true when an answer was too large to be stored whole")
+
+
+class TextView(BaseModel):
+    kind: Literal["prompt", "response"]
+    event_id: UUID = Field(description="the audit record that commits to it")
+    state: Literal["readable", "erased", "key_missing", "damaged"]
+    key_id: str
+    sha256: str = Field(description="of the encrypted envelope, as the hash chain has it")
+    created_at: datetime
+    expires_at: datetime | None
+    content: ContentView | None
+
+
+class RequestContent(BaseModel):
+    object: Literal["audit.content"] = "audit.content"
+    request_id: UUID
+    data: list[TextView] = Field(description="empty where policy asked for no content")
+
+
+def routes(reader: ContentReader, guard: PermissionGuard) -> APIRouter:
+    router = APIRouter(prefix="/admin/v1/audit", tags=["audit"])
+    permitted = Depends(guard.require(PERMISSION))
+
+    @router.get(
+        "/requests/{request_id}/content",
+        summary="What was asked and answered in one request",
+        response_model=RequestContent,
+        responses=_REFUSALS,
+    )
+    async def content(request_id: UUID, reason: Reason, call: AdminCall = permitted) -> RequestContent:
+        """The reading is an `access` event with your name, your reason and the request."""
+        target, why = f"audit/requests/{request_id}/content", reason.strip()
+        try:
+            if len(why) < SHORTEST_REASON:
+                raise _no_reason()
+            found = await reader.of_request(request_id, tenant=call.principal.tenant)
+            if found is None:
+                raise NotFound("There is no such request.", param="request_id")
+        except GatewayError as error:
+            await guard.record(
+                call, kind="access", target=target, status=error.status, error_code=error.code, reason=why
+            )
+            raise
+        shown: dict[str, object] = {"read": [f"{text.kind}:{text.state}" for text in found]}
+        await guard.record(call, kind="access", target=target, reason=why, diff=shown)
+        return RequestContent(request_id=request_id, data=[_view(text) for text in found])
+
+    return router
+
+
+def _view(text: RecordedText) -> TextView:
+    return TextView.model_validate(asdict(text))
+
+
+def _no_reason() -> InvalidRequest:
+    refused = InvalidRequest(
+        "A reason is needed to read content.", code="invalid_value", param="reason", hint="say why in a few words"
+    )
+    refused.status = 422
+    return refused
+
+
+_REFUSALS: dict[int | str, dict[str, Any]] = {
+    status: {
+        "description": description,
+        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+    }
+    for status, description in (
+        (404, "`not_found`: your tenant has no such request"),
+        (422, "`reason` is missing or too short"),
+    )
+}

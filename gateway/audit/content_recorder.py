@@ -1,0 +1,111 @@
+"""Which texts of a request are encrypted for its records, and the refusal where they cannot be.
+
+The prompt goes beside the intent, the answer beside the completion, in the same frame of the spool: what is promised
+for the record holds for them. Knows no spool and no SQL.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from uuid import UUID
+
+from gateway.audit.canonical import storable
+from gateway.audit.content import (
+    ContentSealer,
+    ContentTooLarge,
+    Sealed,
+    cut_response,
+    prompt_document,
+    response_document,
+)
+from gateway.audit.request_event import content_level
+from gateway.errors import RequestTooLarge, Unavailable
+from gateway.flow.values import ChatRequest, Exchange
+
+log = logging.getLogger("esclusa.audit")
+
+LARGE_CHARACTERS = 64 * 1024
+"""Longer texts are encrypted in a thread: the event loop would feel them."""
+
+
+class ContentRecorder:
+    """`sealer` None: no key is configured, and a request whose texts must be stored is refused before it runs."""
+
+    def __init__(self, sealer: ContentSealer | None) -> None:
+        self._sealer = sealer
+        self._has_prompt: set[UUID] = set()
+
+    async def of_intent(self, exchange: Exchange, now: datetime) -> tuple[Sealed, ...]:
+        """The prompt, where policy wants it. For a request that is about to run it raises `Unavailable` (503
+        `content_key_missing`) without a key and `RequestTooLarge` (413) for what cannot be stored."""
+        if content_level(exchange) != "encrypted" or exchange.request is None:
+            return ()
+        runs = exchange.failure is None
+        if self._sealer is None:
+            if runs:
+                raise Unavailable(
+                    "Policy asks for encrypted content, and this gateway has no key for it.",
+                    code="content_key_missing",
+                    hint="an operator must set `audit.content_key_file`, or the policy's `contentLogging` must change",
+                    retry_after_s=60,
+                )
+            return ()
+        try:
+            sealed = await self._prompt(self._sealer, exchange, exchange.request, now)
+        except ContentTooLarge:
+            if runs:
+                raise RequestTooLarge(
+                    "The prompt is larger than what can be recorded, and policy asks for its record.",
+                    hint="shorten the prompt",
+                ) from None
+            return ()
+        self._has_prompt.add(exchange.request_id)
+        return (sealed,)
+
+    async def of_completion(self, exchange: Exchange, now: datetime) -> tuple[Sealed, ...]:
+        """The answer; and the prompt where only a later hop asked for it. Never raises."""
+        has_prompt = exchange.request_id in self._has_prompt
+        self._has_prompt.discard(exchange.request_id)
+        if self._sealer is None or content_level(exchange) != "encrypted" or exchange.request is None:
+            return ()
+        found: list[Sealed] = []
+        if not has_prompt and exchange.served is not None:
+            try:
+                found.append(await self._prompt(self._sealer, exchange, exchange.request, now))
+            except ContentTooLarge:
+                log.error("a prompt was too large to be recorded", extra={"request_id": str(exchange.request_id)})
+        texts = exchange.completion_texts
+        if texts:
+            found.append(await self._response(self._sealer, exchange, texts, now))
+        return tuple(found)
+
+    async def _prompt(self, sealer: ContentSealer, exchange: Exchange, request: ChatRequest, now: datetime) -> Sealed:
+        size = sum(len(turn.content) for turn in request.messages) + sum(map(len, request.inputs))
+        size += len(request.prompt or ())
+        request_id, tenant = exchange.request_id, tenant_of(exchange)
+        return await _run(size, lambda: sealer.seal("prompt", prompt_document(request), request_id, tenant, now))
+
+    async def _response(
+        self, sealer: ContentSealer, exchange: Exchange, texts: tuple[str, ...], now: datetime
+    ) -> Sealed:
+        request_id, tenant = exchange.request_id, tenant_of(exchange)
+
+        def seal() -> Sealed:
+            try:
+                return sealer.seal("response", response_document(texts), request_id, tenant, now)
+            except ContentTooLarge:
+                return sealer.seal("response", cut_response(texts), request_id, tenant, now)
+
+        return await _run(sum(map(len, texts)), seal)
+
+
+def tenant_of(exchange: Exchange) -> str:
+    """As the column of the record has it."""
+    return storable(exchange.principal.tenant, 256) or ""
+
+
+async def _run(size: int, seal: Callable[[], Sealed]) -> Sealed:
+    return await asyncio.to_thread(seal) if size > LARGE_CHARACTERS else seal()
