@@ -29,7 +29,23 @@ def test_the_cap_grows_where_more_wait_than_decode() -> None:
     pacer.observe(4, 0, 0.010)
     pacer.observe(4, 100, 0.060)
     assert pacer.most_prefill_tokens(4, 4) == 40
-    assert pacer.most_prefill_tokens(4, 16) == 220
+    assert pacer.most_prefill_tokens(4, 6) == 70
+
+
+def test_nothing_is_held_back_where_twice_as_many_wait_as_decode() -> None:
+    pacer = Pacer(3.0)
+    pacer.observe(4, 0, 0.010)
+    pacer.observe(4, 100, 0.060)
+    assert pacer.most_prefill_tokens(4, 7) is not None
+    assert pacer.most_prefill_tokens(4, 8) is None
+
+
+def test_a_decode_counts_like_a_token_of_prefill_where_another_number_decodes_than_before() -> None:
+    pacer = Pacer(3.0)
+    pacer.observe(4, 0, 0.010)
+    pacer.observe(0, 100, 0.050)
+    assert pacer.most_prefill_tokens(4, 1) == 40
+    assert pacer.most_prefill_tokens(24, 1) == 80
 
 
 def test_the_cap_never_falls_below_what_is_worth_a_step() -> None:
