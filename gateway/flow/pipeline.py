@@ -252,20 +252,23 @@ class Pipeline:
         return Answer(exchange, stream, first, authority, self._conclude, self.finalisers, self._clock, guard)
 
     def _permission(self, exchange: Exchange) -> Callable[[], bool]:
-        """Asked between chunks: decides again only when the policy has changed. Without a policy that may still be
-        served nothing goes on."""
+        """Asked between chunks: decides again only when the policy or the caller's rights have changed. Without a
+        policy that may still be served nothing goes on."""
         action, card, authorizer = known(exchange.request).action, known(exchange.served), self._authorizer
-        seen = known(exchange.decision).policy_version
+        seen, caller = known(exchange.decision).policy_version, exchange.principal
 
         def permitted() -> bool:
-            nonlocal seen
+            nonlocal seen, caller
+            present = self._authenticator.present(exchange.principal)
+            if present is not caller and present == caller:
+                caller = present
             try:
-                if authorizer.version == seen:
+                if authorizer.version == seen and present is caller:
                     return True
-                decision = authorizer.decide(exchange.principal, action, card, exchange.context)
+                decision = authorizer.decide(present, action, card, exchange.context)
             except Unavailable:
                 return False
-            seen = decision.policy_version
+            seen, caller = decision.policy_version, present
             return decision.allowed
 
         return permitted

@@ -45,6 +45,10 @@ class Authenticator(Protocol):
         """Cheap, local, no I/O: asked between chunks of a running answer."""
         ...
 
+    def present(self, principal: Principal) -> Principal:
+        """The same caller with the rights it has now. As cheap, and asked as often."""
+        ...
+
 
 class Authorizer(Protocol):
     def decide(self, principal: Principal, action: str, model: ModelCard | None, context: RequestContext) -> Decision:

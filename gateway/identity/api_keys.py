@@ -12,7 +12,7 @@ import hmac
 import logging
 import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
@@ -75,6 +75,10 @@ class ApiKeyRecord:
 class ApiKeyRepository(Protocol):
     async def find_key(self, key_id: str) -> ApiKeyRecord | None:
         """The key with its account. Raises `Unavailable`."""
+        ...
+
+    async def find_keys(self, key_ids: Sequence[str]) -> Sequence[ApiKeyRecord]:
+        """Those of them that exist, in any order. Raises `Unavailable`."""
         ...
 
     async def mark_used(self, used: dict[str, datetime]) -> None:

@@ -1,11 +1,11 @@
 """All SQL of service accounts and API keys. Moves rows; decides nothing. Every read is bound to a tenant.
 
-The one exception is `find_key`, which authentication calls before it can know a tenant: it asks by the key's id.
+The exceptions are `find_key` and `find_keys`, which authentication calls before it can know a tenant: by the key's id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -76,6 +76,11 @@ class IdentityRepository:
         async with self.store.read() as connection:
             row = (await connection.execute(_keys().where(api_key.c.key_id == key_id))).mappings().first()
         return None if row is None else _key(row)
+
+    async def find_keys(self, key_ids: Sequence[str]) -> list[ApiKeyRecord]:
+        async with self.store.read() as connection:
+            rows = (await connection.execute(_keys().where(api_key.c.key_id.in_(key_ids)))).mappings().all()
+        return [_key(row) for row in rows]
 
     async def key(self, tenant: str, account_id: UUID, key_id: str) -> ApiKeyRecord | None:
         query = _keys().where(

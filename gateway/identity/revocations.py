@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Literal, Protocol
@@ -125,6 +125,7 @@ class RevocationList:
         self._loaded_at: float | None = None
         self._changes = 0
         self._wake = asyncio.Event()
+        self._followers: list[Callable[[], Awaitable[None]]] = []
         self._listener: Listener | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -141,6 +142,10 @@ class RevocationList:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._tasks = []
+
+    def follow(self, refresh: Callable[[], Awaitable[None]]) -> None:
+        """`refresh` is awaited after every notification and poll: for what changes together with the list."""
+        self._followers.append(refresh)
 
     async def notified(self, channel: str, payload: str | None) -> None:
         """A `NotificationHandler`: something changed, or may have while the connection was away."""
@@ -167,6 +172,8 @@ class RevocationList:
                     await self._wake.wait()
             self._wake.clear()
             await self.refresh()
+            for refresh in self._followers:
+                await refresh()
 
     def contains(self, principal: Principal) -> bool:
         """Local and without I/O."""

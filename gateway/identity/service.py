@@ -18,6 +18,7 @@ from gateway.flow.values import Credential, Principal
 from gateway.identity.api_keys import ApiKeyRepository, ApiKeyVerifier, looks_like_api_key
 from gateway.identity.jwks import KeySetManager, KeySetStatus
 from gateway.identity.key_source import FileKeySource, HttpKeyFetcher, HttpKeySource, KeyFetcher, KeySource
+from gateway.identity.present_rights import PresentRights
 from gateway.identity.providers import Provider, ProviderTable
 from gateway.identity.revocations import RevocationList
 from gateway.identity.token_cache import TokenCache, digest_of
@@ -77,6 +78,7 @@ class IdentityService:
         self._cache = TokenCache(clock, entries=settings.token_cache_entries, ttl_s=settings.token_cache_ttl_s)
         self._api_keys = ApiKeyVerifier(keys, settings, clock) if keys is not None else None
         self._revocations = revocations
+        self._present = PresentRights(keys, clock) if keys is not None else None
         self._refusals: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -104,6 +106,8 @@ class IdentityService:
             asyncio.create_task(manager.run(), name=f"jwks refresh {name}") for name, manager in self._key_sets.items()
         ]
         if self._revocations is not None:
+            if self._present is not None:
+                self._revocations.follow(self._present.refresh)
             await self._revocations.start()
         if self._api_keys is not None:
             self._tasks.append(asyncio.create_task(self._api_keys.run(), name="api key last use"))
@@ -184,6 +188,10 @@ class IdentityService:
     def is_revoked(self, principal: Principal) -> bool:
         """Local, a few dictionary look-ups: asked between the chunks of a running answer."""
         return self._revocations is not None and self._revocations.contains(principal)
+
+    def present(self, principal: Principal) -> Principal:
+        """Local: the same caller with the rights it has now, which an account's administrator may have narrowed."""
+        return principal if self._present is None else self._present.of(principal)
 
     def forget(self) -> None:
         """Drop every remembered verification: after a change of providers, keys or service accounts."""

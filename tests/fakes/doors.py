@@ -22,6 +22,9 @@ class KnownCallers:
     def is_revoked(self, principal: Principal) -> bool:
         return False
 
+    def present(self, principal: Principal) -> Principal:
+        return principal
+
 
 class RoleGrants:
     """`version` 1; allows an action to whoever has a role that grants it."""

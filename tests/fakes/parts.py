@@ -52,6 +52,8 @@ class FakeIdentity:
     principal: Principal = ANA
     failure: GatewayError | None = None
     revoked: bool = False
+    narrowed: Principal | None = None
+    """What the caller may be now, when that has changed."""
 
     async def authenticate(self, credential: Credential, context: RequestContext) -> Principal:
         if self.failure is not None:
@@ -60,6 +62,9 @@ class FakeIdentity:
 
     def is_revoked(self, principal: Principal) -> bool:
         return self.revoked
+
+    def present(self, principal: Principal) -> Principal:
+        return self.narrowed or principal
 
 
 @dataclass

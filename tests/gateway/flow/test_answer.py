@@ -49,6 +49,24 @@ async def test_a_policy_that_takes_the_model_away_stops_what_runs() -> None:
     assert bench.completion.stop_cause == "policy"
 
 
+@pytest.mark.parametrize("roles", [frozenset(), frozenset({"analyst"})], ids=["narrowed", "as before"])
+async def test_a_caller_whose_rights_are_taken_away_is_decided_again(roles: frozenset[str]) -> None:
+    bench = Bench()
+    narrowed = replace(bench.identity.principal, roles=roles)
+
+    def narrow(number: int) -> None:
+        if number == 1:
+            bench.identity.narrowed = narrowed
+            bench.access.allowed = set() if not roles else {"mini"}
+
+    bench.backend.between = narrow
+    async with await bench.pipeline().answer(bench.arrival()) as answer:
+        chunks = [chunk async for chunk in answer]
+    stopped = ("length", "policy") if not roles else ("stop", None)
+    assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == stopped
+    assert bench.access.asked.count("mini") == (2 if not roles else 1)
+
+
 async def test_a_new_policy_that_still_allows_it_is_asked_once() -> None:
     bench = Bench()
     bench.backend.words = tuple("abcdefgh")

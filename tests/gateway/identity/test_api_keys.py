@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -42,6 +43,12 @@ class FakeKeys:
         if self.down:
             raise Unavailable("down", code="idp_unavailable")
         return self.records.get(key_id)
+
+    async def find_keys(self, key_ids: Sequence[str]) -> list[ApiKeyRecord]:
+        self.asked += key_ids
+        if self.down:
+            raise Unavailable("down", code="idp_unavailable")
+        return [self.records[key_id] for key_id in key_ids if key_id in self.records]
 
     async def mark_used(self, used: dict[str, datetime]) -> None:
         if self.down:
