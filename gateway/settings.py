@@ -34,6 +34,9 @@ class HttpSettings(Section):
     request_timeout_s: float = Field(600.0, gt=0, description="deadline of one answer, queueing included")
     max_concurrent_requests: int = 1024
     max_connections: int = 4096
+    drain_delay_s: float = Field(
+        1.0, ge=0, le=300, description="after SIGTERM `/readyz` says `draining` this long before the port closes"
+    )
     shutdown_grace_s: float = 30.0
     allowed_hosts: tuple[str, ...] = ("*",)
     trusted_proxies: tuple[str, ...] = ()

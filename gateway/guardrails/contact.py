@@ -23,15 +23,15 @@ class Email:
     category: str = "email"
     detector: str = NAME
 
-    def find(self, text: str, lowered: str) -> Iterator[Span]:  # noqa: ARG002
-        at, floor = text.find("@"), 0
+    def find(self, text: str, lowered: str, start: int, end: int) -> Iterator[Span]:  # noqa: ARG002
+        at, floor = text.find("@", start, end), start
         while at >= 0:
             domain = _DOMAIN.match(text, at + 1)
-            start = _local_start(text, max(floor, at - LOCAL_PART), at)
-            if start < at and domain is not None and domain[0].rpartition(".")[2].isalpha():
+            begin = _local_start(text, max(floor, at - LOCAL_PART), at)
+            if begin < at and domain is not None and domain[0].rpartition(".")[2].isalpha():
                 floor = domain.end()
-                yield Span(start, floor, self.category, self.detector, certain=False)
-            at = text.find("@", max(at + 1, floor))
+                yield Span(begin, floor, self.category, self.detector, certain=False)
+            at = text.find("@", max(at + 1, floor), end)
 
 
 def _local_start(text: str, lowest: int, at: int) -> int:
@@ -50,15 +50,17 @@ _CUES = (
     r"tel(?:\.|[eé]fonos?|f\.?|ephone)?|tfno\.?|tlfn?o?\.?|fono|m[oó]vil|celular|cel\.?|whats?app|phone|mobile|"
     r"ll[aá]m[ae](?:me|nos|le|r)?|call (?:me|us)?"
 )
+_STARTS = ("tel", "tfno", "tlf", "fono", "móvil", "movil", "cel", "what", "phone", "mobile", "llám", "llam", "call ")
+_GROUPS = r"[0-9 .\-()]"
 CONTACT = (
     Email(),
-    Form("phone", NAME, re.compile(r"(?<![\w+])\+[1-9][0-9 .\-()]{6,22}[0-9](?!\w)"), _phone, ("+",), certain=False),
+    Form("phone", NAME, re.compile(rf"(?<![\w+])\+[1-9]{_GROUPS}{{6,22}}[0-9](?!\w)"), _phone, ("+",), certain=False),
     Form(
         "phone",
         NAME,
-        re.compile(rf"(?i)\b(?:{_CUES})(?!\w)[^0-9+\n]{{0,20}}?(?<![\w.])(\(?[0-9][0-9 .\-()]{{5,16}}[0-9])(?!\w)"),
+        re.compile(rf"(?i)\b(?:{_CUES})(?!\w)[^0-9+\n]{{0,20}}?(?<![\w.])(\(?[0-9]{_GROUPS}{{5,16}}[0-9])(?!\w)"),
         _phone,
-        ("tel", "tfno", "tlf", "fono", "vil", "cel", "whats", "wats", "phone", "mobile", "ll", "call"),
+        _STARTS,
         group=1,
         certain=False,
     ),

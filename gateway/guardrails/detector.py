@@ -27,8 +27,11 @@ class Finder(Protocol):
     @property
     def detector(self) -> str: ...
 
-    def find(self, text: str, lowered: str) -> Iterator[Span]:
-        """Spans in order, none overlapping another. `lowered` is `text.lower()`, made once for all finders."""
+    def find(self, text: str, lowered: str, start: int, end: int) -> Iterator[Span]:
+        """Spans whose match begins in `text[start:end]`; they may overlap.
+
+        `lowered` is `text` in lower case, sign by sign, made once for all finders.
+        """
         ...
 
 
@@ -38,25 +41,38 @@ def anything(_: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A regular expression with a check. `hints`: lower-case literals, one of which must be in the text."""
+    """A regular expression with a check.
+
+    `starts`: lower-case literals with one of which every match begins. They are looked for first, which costs next to
+    nothing where there are none. A form without them is searched for, sign by sign.
+    """
 
     category: str
     detector: str
     pattern: re.Pattern[str]
     check: Callable[[str], bool] = anything
-    hints: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
     group: int = 0
     """The part of the match that is the span; the rest is a cue that stands before it."""
     certain: bool = True
 
-    def find(self, text: str, lowered: str) -> Iterator[Span]:
-        if self.hints and not any(hint in lowered for hint in self.hints):
-            return
-        at = 0
-        while (match := self.pattern.search(text, at)) is not None:
+    def find(self, text: str, lowered: str, start: int, end: int) -> Iterator[Span]:
+        for match in self._started(text, lowered, start, end) if self.starts else self._searched(text, start, end):
             if self.check(match[self.group]):
-                start, end = match.span(self.group)
-                yield Span(start, end, self.category, self.detector, self.certain)
-                at = max(end, match.start() + 1)
-            else:
-                at = match.start() + 1
+                begin, stop = match.span(self.group)
+                yield Span(begin, stop, self.category, self.detector, self.certain)
+
+    def _started(self, text: str, lowered: str, start: int, end: int) -> Iterator[re.Match[str]]:
+        for literal in self.starts:
+            at = lowered.find(literal, start, end)
+            while at >= 0:
+                match = self.pattern.match(text, at)
+                if match is not None:
+                    yield match
+                at = lowered.find(literal, at + 1, end)
+
+    def _searched(self, text: str, start: int, end: int) -> Iterator[re.Match[str]]:
+        match = self.pattern.search(text, start, end)
+        while match is not None:
+            yield match
+            match = self.pattern.search(text, match.start() + 1, end)

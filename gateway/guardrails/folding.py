@@ -8,7 +8,10 @@ from __future__ import annotations
 import re
 import unicodedata
 
-INVISIBLE = "\u00ad\u034f\u061c\u180e\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2060\u2061\u2062\u2063\u2064\ufeff"
+INVISIBLE = (
+    "\u00ad\u034f\u061c\u180e\u200b\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e"
+    "\u2060\u2061\u2062\u2063\u2064\ufeff"
+)
 _DASHES = "\u2010\u2011\u2012\u2013\u2014\u2212\ufe58\ufe63\uff0d"
 _SPACES = "\u00a0\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000"
 _FOLD = {
@@ -21,11 +24,20 @@ _FOLD = {
         for digit in range(10)
     },
 }
+_FOLDED_LATIN_1 = frozenset(b"\xa0\xad")
 _HIDDEN = re.compile(f"[{INVISIBLE}]")
-_REMOVE = dict.fromkeys(map(ord, INVISIBLE))
-_LEET = str.maketrans("013457@$!|", "oieastasil")
-_DISGUISED = re.compile(r"[a-z][013457@$!|]+[a-z]|\b[013457@$|][a-z]{2}")
-_NOT_WORDS = re.compile(r"[\s*_~`\"'“”‘’«»()\[\]{}.,;:!?¡¿/\\-]+")
+_ACCENTS = {
+    **dict.fromkeys(INVISIBLE, ""),
+    **dict.fromkeys("¡¿«»“”‘’…·—–", " "),
+    **dict(zip("áéíóúüñàèìòùâêîôûãõçäëïö", "aeiouunaeiouaeiouaocaeio", strict=True)),
+}
+"""The common case at once; what is left goes through Unicode's own tables."""
+_LATIN = str.maketrans("абвеіјкмнорсѕтухԁԛԝνοαι", "abbeijkmhopcstyxdqwvoai")
+"""Cyrillic and Greek letters that look like Latin ones, for words that are otherwise Latin."""
+_MIXED = re.compile("[a-z][а-яіјѕԁԛԝα-ω]|[а-яіјѕԁԛԝα-ω][a-z]")
+_LEET = str.maketrans("013457@$", "oieastas")
+_DISGUISES = re.compile("[013457@$]+")
+_GAPS = re.compile(r"[^\w@$]+")
 
 
 def folded(text: str) -> tuple[str, list[int] | None]:
@@ -33,7 +45,7 @@ def folded(text: str) -> tuple[str, list[int] | None]:
 
     Wide and foreign digits become ASCII, dashes `-`, fixed spaces blanks; what cannot be seen is left out.
     """
-    if text.isascii():
+    if text.isascii() or _nothing_to_fold(text):
         return text, None
     plain = text.translate(_FOLD)
     if _HIDDEN.search(plain) is None:
@@ -42,14 +54,38 @@ def folded(text: str) -> tuple[str, list[int] | None]:
     return "".join([plain[place] for place in places]), places
 
 
+def _nothing_to_fold(text: str) -> bool:
+    """Western European letters: the usual case, told at the price of a copy."""
+    try:
+        return not _FOLDED_LATIN_1.intersection(text.encode("latin-1"))
+    except UnicodeEncodeError:
+        return False
+
+
+def lowered(text: str) -> str:
+    """In lower case, sign by sign: `İ`, whose lower case is two signs, stays as it is."""
+    lower = text.lower()
+    return lower if len(lower) == len(text) else "".join([s if len(s.lower()) > 1 else s.lower() for s in text])
+
+
 def plain_words(text: str) -> str:
     """Lower-case words with single spaces: NFKC, no accents, no invisible signs, no punctuation, no markup."""
+    text = text.lower()
     if not text.isascii():
-        text = unicodedata.normalize("NFKC", text.translate(_REMOVE))
+        for sign in _ACCENTS.keys() & set(text):
+            text = text.replace(sign, _ACCENTS[sign])
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
         text = "".join([sign for sign in unicodedata.normalize("NFD", text) if not unicodedata.combining(sign)])
-    return _NOT_WORDS.sub(" ", text.casefold())
+        text = text.casefold()
+        text = text.translate(_LATIN) if _MIXED.search(text) else text
+    return _GAPS.sub(" ", text.replace("_", " "))
 
 
 def undisguised(words: str) -> str | None:
-    """`1gn0r3` read as `ignore`; None where no word mixes letters with such digits."""
-    return words.translate(_LEET) if _DISGUISED.search(words) else None
+    """`1gn0r3` read as `ignore`; None where no such digit touches a letter."""
+    for found in _DISGUISES.finditer(words):
+        start, end = found.span()
+        if words[start - 1 : start].isalpha() or words[end : end + 1].isalpha():
+            return words.translate(_LEET)
+    return None

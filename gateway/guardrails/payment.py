@@ -45,17 +45,15 @@ class Iban:
     category: str = "iban"
     detector: str = NAME
 
-    def find(self, text: str, lowered: str) -> Iterator[Span]:  # noqa: ARG002
-        at = 0
-        while (match := _IBAN.search(text, at)) is not None:
-            start, end = match.start(), self._end(match[0])
-            if end is not None and (start + end == len(text) or not text[start + end].isalnum()):
-                yield Span(start, start + end, self.category, self.detector)
-                at = start + end
-            else:
-                at = start + 1
+    def find(self, text: str, lowered: str, start: int, end: int) -> Iterator[Span]:  # noqa: ARG002
+        match = _IBAN.search(text, start, end)
+        while match is not None:
+            begin, size = match.start(), self._size(match[0])
+            if size is not None and not text[begin + size : begin + size + 1].isalnum():
+                yield Span(begin, begin + size, self.category, self.detector)
+            match = _IBAN.search(text, begin + 1, end)
 
-    def _end(self, text: str) -> int | None:
+    def _size(self, text: str) -> int | None:
         left = IBAN_LENGTHS.get(text[:2].upper(), 0)
         for place, sign in enumerate(text):
             left -= sign.isalnum()

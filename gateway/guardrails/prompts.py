@@ -58,7 +58,7 @@ class Prompts:
     def _text(self, text: str, where: str) -> str:
         """The text itself where nothing had to be replaced."""
         if self._duties.phrases is not None:
-            for category, count in count_phrases(text, SLICE, self._between):
+            for category, count in count_phrases(text, SLICE, self._between).items():
                 self._tally.add(PHRASES, category, self._duties.phrases, certain=False, where=where, count=count)
                 self._blocked |= self._duties.phrases == "block"
         if self._duties.proven is None:

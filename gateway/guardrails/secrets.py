@@ -38,14 +38,15 @@ class PrivateKey:
     category: str = "private_key"
     detector: str = NAME
 
-    def find(self, text: str, lowered: str) -> Iterator[Span]:  # noqa: ARG002
-        header = _BEGIN.search(text)
+    def find(self, text: str, lowered: str, start: int, end: int) -> Iterator[Span]:  # noqa: ARG002
+        header = _BEGIN.search(text, start, end)
         while header is not None:
-            end = _END.search(text, header.end(), header.end() + LONGEST)
-            stop = end.end() if end is not None else min(len(text), header.end() + LONGEST)
-            if len(_BODY.findall(text, header.end(), end.start() if end is not None else stop)) >= MIN_KEY_BODY:
+            footer = _END.search(text, header.end(), header.end() + LONGEST)
+            stop = min(len(text), header.end() + LONGEST) if footer is None else footer.end()
+            body = _BODY.findall(text, header.end(), stop if footer is None else footer.start())
+            if len(body) >= MIN_KEY_BODY:
                 yield Span(header.start(), stop, self.category, self.detector)
-            header = _BEGIN.search(text, stop)
+            header = _BEGIN.search(text, stop, end)
 
 
 def _jwt(text: str) -> bool:
@@ -76,92 +77,73 @@ def _password(text: str) -> bool:
 
 def _key(
     category: str,
+    starts: str,
     pattern: str,
-    *hints: str,
     check: Callable[[str], bool] = anything,
+    *,
     certain: bool = True,
     group: int = 0,
 ) -> Form:
-    return Form(category, NAME, re.compile(pattern), check, hints, group, certain)
+    return Form(category, NAME, re.compile(pattern), check, tuple(starts.split("|")), group, certain)
 
 
-EDGE = r"(?<![A-Za-z0-9_\-])"
+WORD = r"A-Za-z0-9_\-"
+EDGE, STOP = rf"(?<![{WORD}])", rf"(?![{WORD}])"
+_HOOK = r"[A-Za-z0-9]{8,14}/[A-Za-z0-9]{8,14}/[A-Za-z0-9]{16,48}"
+_NAMES = (
+    r"(?:passw(?:or)?d|passphrase|pwd|contrase[ñn]a|clave|senha|secret|api[_\- ]?key|access[_\- ]?token)"
+    r"[\"'`]{0,2} ?(?:[:=]| is | es ) ?[\"'`]{0,2}"
+)
 SECRETS = (
     PrivateKey(),
-    _key(
-        "aws_access_key",
-        r"(?<![A-Za-z0-9])(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{16}(?![A-Za-z0-9])",
-        "akia",
-        "asia",
-        "abia",
-        "acca",
-    ),
+    _key("aws_access_key", "akia|asia|abia|acca", rf"{EDGE}(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{{16}}{STOP}"),
     _key(
         "aws_secret_key",
-        r"(?i)\baws_?secret_?(?:access_?)?key[\"']?\s{0,3}[:=]\s{0,3}[\"']?([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
-        "aws",
+        "aws_secret|awssecret",
+        r"(?i)aws_?secret_?(?:access_?)?key[\"']?\s{0,3}[:=]\s{0,3}[\"']?([A-Za-z0-9/+]{40})(?![A-Za-z0-9/+=])",
         group=1,
     ),
-    _key(
-        "github_token", EDGE + r"gh[pousr]_[A-Za-z0-9]{36,251}(?![A-Za-z0-9_])", "ghp_", "gho_", "ghu_", "ghs_", "ghr_"
-    ),
-    _key("github_token", EDGE + r"github_pat_[A-Za-z0-9_]{40,244}(?![A-Za-z0-9_])", "github_pat_"),
-    _key("gitlab_token", EDGE + r"glpat-[A-Za-z0-9_\-]{20,64}(?![A-Za-z0-9_\-])", "glpat-"),
-    _key("slack_token", EDGE + r"xox[abeoprs]-[0-9][A-Za-z0-9\-]{10,200}(?![A-Za-z0-9\-])", "xox"),
-    _key(
-        "slack_webhook",
-        r"https://hooks\.slack\.com/(?:services|workflows)/[A-Za-z0-9]{8,14}/[A-Za-z0-9]{8,14}/[A-Za-z0-9]{16,48}",
-        "hooks.slack.com",
-    ),
-    _key("google_api_key", EDGE + r"AIza[A-Za-z0-9_\-]{35}(?![A-Za-z0-9_\-])", "aiza"),
-    _key("google_oauth_secret", EDGE + r"GOCSPX-[A-Za-z0-9_\-]{28}(?![A-Za-z0-9_\-])", "gocspx-"),
-    _key("esclusa_key", EDGE + r"sk-esclusa-[0-9a-z]{16}-[0-9A-Za-z]{46}(?![0-9A-Za-z])", "sk-esclusa-"),
-    _key("anthropic_key", EDGE + r"sk-ant-[a-z0-9]{2,10}-[A-Za-z0-9_\-]{20,200}(?![A-Za-z0-9_\-])", "sk-ant-"),
-    _key("openai_key", EDGE + r"sk-(?!ant-|esclusa-)[A-Za-z0-9_\-]{32,200}(?![A-Za-z0-9_\-])", "sk-", check=_mixed),
-    _key("huggingface_token", EDGE + r"hf_[A-Za-z0-9]{34,40}(?![A-Za-z0-9])", "hf_"),
-    _key("stripe_key", EDGE + r"[sr]k_live_[A-Za-z0-9]{16,250}(?![A-Za-z0-9])", "k_live_"),
-    _key("npm_token", EDGE + r"npm_[A-Za-z0-9]{36}(?![A-Za-z0-9])", "npm_"),
-    _key("pypi_token", EDGE + r"pypi-AgEIcHlwaS5vcmc[A-Za-z0-9_\-]{50,1000}", "pypi-ageichlwas5vcmc"),
-    _key("sendgrid_key", EDGE + r"SG\.[A-Za-z0-9_\-]{22}\.[A-Za-z0-9_\-]{43}(?![A-Za-z0-9_\-])", "sg."),
-    _key("telegram_token", r"(?<![\w.\-])[0-9]{8,10}:AA[A-Za-z0-9_\-]{33}(?![A-Za-z0-9_\-])", ":aa"),
-    _key("azure_storage_key", r"AccountKey=([A-Za-z0-9+/]{86}==)", "accountkey=", group=1),
-    _key(
-        "jwt",
-        EDGE + r"eyJ[A-Za-z0-9_\-]{8,2000}\.[A-Za-z0-9_\-]{4,4000}\.[A-Za-z0-9_\-]{16,1400}",
-        "eyj",
-        check=_jwt,
-    ),
+    _key("github_token", "ghp_|gho_|ghu_|ghs_|ghr_", rf"{EDGE}gh[pousr]_[A-Za-z0-9]{{36,251}}{STOP}"),
+    _key("github_token", "github_pat_", rf"{EDGE}github_pat_[A-Za-z0-9_]{{40,244}}{STOP}"),
+    _key("gitlab_token", "glpat-", rf"{EDGE}glpat-[{WORD}]{{20,64}}{STOP}"),
+    _key("slack_token", "xox", rf"{EDGE}xox[abeoprs]-[0-9][A-Za-z0-9\-]{{10,200}}{STOP}"),
+    _key("slack_webhook", "https://hooks.slack.com/", rf"https://hooks\.slack\.com/(?:services|workflows)/{_HOOK}"),
+    _key("google_api_key", "aiza", rf"{EDGE}AIza[{WORD}]{{35}}{STOP}"),
+    _key("google_oauth_secret", "gocspx-", rf"{EDGE}GOCSPX-[{WORD}]{{28}}{STOP}"),
+    _key("esclusa_key", "sk-esclusa-", rf"{EDGE}sk-esclusa-[0-9a-z]{{16}}-[0-9A-Za-z]{{46}}{STOP}"),
+    _key("anthropic_key", "sk-ant-", rf"{EDGE}sk-ant-[a-z0-9]{{2,10}}-[{WORD}]{{20,200}}{STOP}"),
+    _key("openai_key", "sk-", rf"{EDGE}sk-(?!ant-|esclusa-)[{WORD}]{{32,200}}{STOP}", _mixed),
+    _key("huggingface_token", "hf_", rf"{EDGE}hf_[A-Za-z0-9]{{34,40}}{STOP}"),
+    _key("stripe_key", "sk_live_|rk_live_", rf"{EDGE}[sr]k_live_[A-Za-z0-9]{{16,250}}{STOP}"),
+    _key("npm_token", "npm_", rf"{EDGE}npm_[A-Za-z0-9]{{36}}{STOP}"),
+    _key("pypi_token", "pypi-ageichlwas5vcmc", rf"{EDGE}pypi-AgEIcHlwaS5vcmc[{WORD}]{{50,1000}}"),
+    _key("sendgrid_key", "sg.", rf"{EDGE}SG\.[{WORD}]{{22}}\.[{WORD}]{{43}}{STOP}"),
+    _key("telegram_token", ":aa", rf"(?<=[0-9]{{8}}):(AA[{WORD}]{{33}}){STOP}", group=1),
+    _key("azure_storage_key", "accountkey=", "AccountKey=([A-Za-z0-9+/]{86}==)", group=1),
+    _key("jwt", "eyj", rf"{EDGE}eyJ[{WORD}]{{8,2000}}\.[{WORD}]{{4,4000}}\.[{WORD}]{{16,1400}}", _jwt),
     _key(
         "url_password",
-        r"(?<![a-z])[a-z][a-z0-9+]{2,15}://[^\s:/@]{1,64}:([^\s@/]{3,128})@",
         "://",
-        check=_password,
+        r"(?<=[a-z])://[^\s:/@]{1,64}:([^\s@/]{3,128})@",
+        _password,
         certain=False,
         group=1,
     ),
     _key(
         "bearer_token",
-        r"(?i)\bbearer ([A-Za-z0-9._~+/\-]{20,2000}=?=?)(?![A-Za-z0-9._~+/\-])",
         "bearer ",
-        check=_mixed,
+        r"(?i)(?<!\w)bearer ([A-Za-z0-9._~+/\-]{20,2000}=?=?)(?![A-Za-z0-9._~+/\-])",
+        _mixed,
         certain=False,
         group=1,
     ),
     _key(
         "password",
-        r"(?i)(?:passw(?:or)?d|passphrase|pwd|contrase[ñn]a|clave|senha|secret|api[_\- ]?key|access[_\-]?token)"
-        r"[\"'`]{0,2} ?(?:[:=]| is | es ) ?[\"'`]{0,2}([^\s\"'`<>,;]{6,128})",
-        "passw",
-        "passphrase",
-        "pwd",
-        "contrase",
-        "clave",
-        "senha",
-        "secret",
-        "api",
-        "token",
-        check=_password,
+        "passw|passphrase|pwd|contrase|clave|senha|secret|api|access",
+        rf"(?i){_NAMES}([^\s\"'`<>,;]{{6,128}})",
+        _password,
         certain=False,
         group=1,
     ),
 )
+"""Forms as their makers document them, or as their scanners do; a service that changes its form changes it here."""

@@ -18,18 +18,18 @@ class Span:
 
 
 def merged(spans: Iterable[Span]) -> list[Span]:
-    """Non-overlapping spans in order: what overlaps becomes one, named by its most certain and then longest part."""
+    """In order and apart: what overlaps becomes one, named by its most certain part, then by the first given."""
     found: list[Span] = []
-    rank = (False, 0)
-    for span in sorted(spans, key=lambda one: (one.start, -one.end)):
-        own = (span.certain, span.end - span.start)
+    best = (False, 0)
+    for order, span in sorted(enumerate(spans), key=lambda item: item[1].start):
+        rank = (span.certain, -order)
         if not found or span.start >= found[-1].end:
             found.append(span)
-            rank = own
+            best = rank
             continue
         last = found[-1]
-        named = span if own > rank else last
-        rank = max(own, rank)
+        named = span if rank > best else last
+        best = max(rank, best)
         found[-1] = replace(named, start=last.start, end=max(last.end, span.end))
     return found
 

@@ -1,0 +1,102 @@
+"""A text in pieces: the same is found however it is cut, nothing of it leaves too early, and little is held back."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.guardrails.detector import LONGEST
+from gateway.guardrails.scan import scan
+from gateway.guardrails.spans import without
+from gateway.guardrails.window import Window
+from tests.fakes.made_up_keys import KEYS, with_keys
+
+FOLDER = Path(__file__).parents[2] / "data" / "guardrails"
+TEXTS = [
+    with_keys(sample["text"])
+    for name in ("hostile.yaml", "harmless.yaml")
+    for sample in yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+]
+PROSE = "El comité revisó el informe de 2025 y, tras 3 reuniones, pidió ampliar 1 de los 4 anexos. "
+
+
+def pieces(text: str, cuts: list[int]) -> list[str]:
+    places = sorted({cut % (len(text) + 1) for cut in cuts} | {0, len(text)})
+    return [text[start:end] for start, end in pairwise(places)]
+
+
+def through(parts: list[str]) -> str:
+    """What comes out of a window in which everything found is replaced."""
+    window, out = Window(scan), []
+    for number, part in enumerate(parts):
+        done = window.advance(part, last=number == len(parts) - 1)
+        out.append(without(done.text, done.spans))
+    assert window.held == ""
+    return "".join(out)
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:40])
+def test_a_text_that_arrives_sign_by_sign_is_read_as_a_whole(text: str) -> None:
+    text = PROSE + text + " " + PROSE
+    assert through(list(text)) == without(text, scan(text))
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text[:40])
+def test_a_text_that_is_cut_once_is_read_as_a_whole(text: str) -> None:
+    whole = without(text, scan(text))
+    assert all(through([text[:cut], text[cut:]]) == whole for cut in range(1, len(text)))
+
+
+@given(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=6), st.lists(st.integers(0, 5000), max_size=40))
+@settings(max_examples=200, deadline=None)
+def test_cuts_never_change_what_is_found(texts: list[str], cuts: list[int]) -> None:
+    text = "\n".join(texts)
+    assert through(pieces(text, cuts)) == without(text, scan(text))
+
+
+def test_prose_is_held_back_by_a_word_or_a_group_of_digits_only() -> None:
+    window, text, most = Window(scan), PROSE * 20, 0
+    for sign in text:
+        window.advance(sign)
+        most = max(most, len(window.held))
+    assert most <= 24
+
+
+def test_a_word_without_end_is_let_through_piece_by_piece() -> None:
+    window, most, out = Window(scan), 0, 0
+    for _ in range(200):
+        out += len(window.advance("a" * 500).text)
+        most = max(most, len(window.held))
+    assert most <= 2 * LONGEST + 500
+    assert out + len(window.advance("", last=True).text) == 200 * 500
+
+
+def test_a_key_longer_than_any_is_taken_out_to_the_end_of_its_word() -> None:
+    chance = random.Random(1)
+    head, body = KEYS["jwt"].split(".")[0], "".join(chance.choices("abcdefXYZ0123456789", k=40_000))
+    text = f"antes {head}.{body[:3000]}.{body[3000:4400]} después"
+    assert through(list(text)) == "antes [JWT] después"
+
+
+def test_a_private_key_is_held_until_its_end_and_a_certificate_is_not() -> None:
+    window = Window(scan)
+    body = KEYS["private_key"].removesuffix("-----END PRIVATE KEY-----")
+    assert window.advance("mira: " + body).text == "mira: "
+    assert window.advance("-----END PRIVATE KEY-----\nfin ").text.endswith("\nfin ")
+    other = Window(scan)
+    shown = other.advance("-----BEGIN CERTIFICATE-----\n" + "MIIB" * 40 + "\n")
+    assert shown.text.startswith("-----BEGIN CERTIFICATE")
+
+
+def test_nothing_of_a_number_leaves_before_it_is_whole() -> None:
+    for secret in ("4533 1229 6016 4788", "ES71 6584 4398 6565 3585 6010", KEYS["jwt"], KEYS["private_key"]):
+        window, seen = Window(scan), ""
+        for sign in "Toma: " + secret:
+            seen += window.advance(sign).text
+        assert seen == "Toma: "
