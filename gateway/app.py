@@ -97,6 +97,24 @@ def _description(app: FastAPI, services: Services) -> APIRouter:
 class GatewayServer(uvicorn.Server):
     """uvicorn without its signal handling: `serve` decides when to drain and when to stop hard."""
 
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.announces = False
+        """Told by SIGTERM: whoever sends requests here learns it from `/readyz` before the port closes."""
+        self._hurried = asyncio.Event()
+
+    def hurry(self) -> None:
+        """The second signal: neither waits for others nor for running requests."""
+        self.force_exit = True
+        self._hurried.set()
+
+    async def announce(self, delay_s: float) -> None:
+        """Go on serving while load balancers notice."""
+        if self.announces and not self.should_exit:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._hurried.wait()
+
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
 
@@ -155,7 +173,8 @@ async def serve(
     """Run until SIGINT, SIGTERM or `stop`: the port answers at once, then `prepare` and the services come up behind it.
 
     `prepare(progress)` may start private stores and returns the settings to use. `on_ready(services, url)` is called
-    once when every part can serve. The first signal drains for `shutdown_grace_s`, the second stops at once.
+    once when every part can serve. The first signal drains for `shutdown_grace_s`, after SIGTERM with `drain_delay_s`
+    of notice at `/readyz`; the second stops at once.
     Raises `ConfigError` for what cannot be started, `OSError` when the port is taken.
     """
     progress = progress if progress is not None else BootProgress()
@@ -215,6 +234,8 @@ async def _boot(
                 if on_ready is not None:
                     await on_ready(services, url)
                 await stopping
+                lobby.leave()
+                await server.announce(settings.http.drain_delay_s)
             loaded.cancel()
             # Drain while the services still stand: requests in flight end, are settled and recorded.
             server.should_exit = True
@@ -254,15 +275,16 @@ def _handle_signals(stop: asyncio.Event, server: GatewayServer) -> Callable[[], 
     """The first signal asks for a drain, the second ends it. Returns what undoes the handlers."""
     loop = asyncio.get_running_loop()
 
-    def received() -> None:
+    def received(number: signal.Signals) -> None:
         if stop.is_set():
-            server.force_exit = True
+            server.hurry()
+        server.announces = server.announces or number is signal.SIGTERM
         stop.set()
 
     handled = []
     for number in (signal.SIGINT, signal.SIGTERM):
         try:
-            loop.add_signal_handler(number, received)
+            loop.add_signal_handler(number, received, number)
         except (NotImplementedError, RuntimeError, ValueError):
             continue  # not the main thread: whoever runs us stops us through `stop`
         handled.append(number)

@@ -180,7 +180,7 @@ class Alive(Described):
 
 
 class ReadinessView(Described):
-    status: Literal["ready", "loading", "unavailable"]
+    status: Literal["ready", "loading", "unavailable", "draining"]
     stage: str
     percent: float
     parts: dict[str, str] = Field(description="the state of each dependency; `degraded` still serves")

@@ -1,6 +1,7 @@
-"""The door that answers from the first moment: alive at once, not ready until the gateway stands behind it.
+"""The door that answers from the first moment to the last: alive at once, ready only while the gateway stands behind.
 
-Owns what a caller sees while stores start, schemas migrate and models are fetched. Knows nothing of what is built.
+Owns what a caller sees while stores start, schemas migrate and models are fetched, and what probes see while the
+gateway is being left. Knows nothing of what is built.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gateway.flow.context import IdSource
 
 RETRY_AFTER_S = 5
+READINESS = ("/readyz", "/health")
 
 
 @dataclass(slots=True)
@@ -27,17 +29,26 @@ class BootProgress:
 
 
 class Lobby:
-    """ASGI application in front of the gateway until `open` hands over; afterwards it only passes on."""
+    """ASGI application in front of the gateway until `open` hands over; afterwards it only passes on.
+
+    From `leave` on the probes of readiness are told so, and everything else is still served.
+    """
 
     def __init__(self, progress: BootProgress, ids: IdSource) -> None:
         self.progress, self._ids = progress, ids
         self._gateway: ASGIApp | None = None
+        self._leaving = False
 
     def open(self, gateway: ASGIApp) -> None:
         self._gateway = gateway
 
+    def leave(self) -> None:
+        self._leaving = True
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._gateway is not None:
+        if self._leaving and scope["type"] == "http" and scope["path"] in READINESS:
+            await self._not_ready("draining", "draining", 100.0, send)
+        elif self._gateway is not None:
             await self._gateway(scope, receive, send)
         elif scope["type"] == "lifespan":
             await _acknowledge_lifespan(receive, send)
@@ -48,9 +59,8 @@ class Lobby:
         request_id = str(self._ids.uuid7())
         if path == "/livez":
             await _json(send, request_id, 200, {"status": "alive"})
-        elif path in ("/readyz", "/health"):
-            loading = {"status": "loading", "stage": self.progress.stage, "percent": self.progress.percent}
-            await _json(send, request_id, 503, loading)
+        elif path in READINESS:
+            await self._not_ready("loading", self.progress.stage, self.progress.percent, send)
         else:
             await _json(
                 send,
@@ -67,6 +77,10 @@ class Lobby:
                     }
                 },
             )
+
+    async def _not_ready(self, status: str, stage: str, percent: float, send: Send) -> None:
+        body: dict[str, object] = {"status": status, "stage": stage, "percent": percent, "parts": {}}
+        await _json(send, str(self._ids.uuid7()), 503, body)
 
 
 async def _json(send: Send, request_id: str, status: int, body: dict[str, object]) -> None:

@@ -82,7 +82,7 @@ def config(
     provider = json.loads(issuer.provider_settings().model_dump_json(exclude_none=True))
     provider.pop("shared_secret", None)
     tree = {
-        "http": {"port": port, "metrics_port": None, "shutdown_grace_s": 10},
+        "http": {"port": port, "metrics_port": None, "shutdown_grace_s": 10, "drain_delay_s": 3},
         "store": {"database_url": stage_database_url, "redis_url": valkey_url, "redis_timeout_ms": 2000},
         "identity": {"providers": [provider]},
         "access": {"policy_file": str(POLICY)},
@@ -172,6 +172,36 @@ def test_the_first_signal_lets_running_answers_end(
     assert reader.text.endswith("data: [DONE]\n\n")
     rows = apart(_records(stage_database_url, "request_id = $1", reader.request_id, 2, 5.0))
     assert [row["outcome"] for row in rows][-1] == "ok"
+
+
+def test_after_sigterm_the_port_says_draining_before_it_closes(
+    config: tuple[Path, int], issuer: DevIssuer, upstream_thread: UpstreamThread
+) -> None:
+    slow(upstream_thread, 3)
+    with running(config) as process:
+        process.signal(signal.SIGTERM)
+        signalled = time.monotonic()
+        seen: set[tuple[int, str]] = set()
+        while (503, "draining") not in seen and time.monotonic() - signalled < 3:
+            probe = httpx2.get(f"{process.url}/readyz")
+            seen.add((probe.status_code, probe.json()["status"]))
+        served = Reading(process.url, issuer.mint("u-1", ["analyst"]))
+        served.start()
+        code, _, err = process.finish()
+        served.join(5)
+    assert (503, "draining") in seen
+    assert served.text.endswith("data: [DONE]\n\n")
+    assert code == 0, err
+    assert time.monotonic() - signalled >= 3
+
+
+def test_ctrl_c_waits_for_nobody_who_is_not_being_served(config: tuple[Path, int]) -> None:
+    with running(config) as process:
+        process.signal(signal.SIGINT)
+        stopped = time.monotonic()
+        code, _, err = process.finish()
+    assert code == 0, err
+    assert time.monotonic() - stopped < 3
 
 
 def test_the_second_signal_stops_at_once_and_still_records(

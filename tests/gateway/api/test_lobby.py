@@ -37,3 +37,24 @@ async def test_a_probe_before_the_gateway_stands_has_a_request_id(path: str, sta
     answered, headers, _ = await ask(path)
     assert answered == status
     assert b"x-request-id" in headers
+
+
+@pytest.mark.parametrize("path", ["/readyz", "/health"])
+async def test_a_gateway_that_is_being_left_says_so_to_probes_and_serves_the_rest(path: str) -> None:
+    served: list[str] = []
+
+    async def gateway(scope: Any, receive: Any, send: Any) -> None:
+        served.append(scope["path"])
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    lobby = Lobby(BootProgress(), SystemIds())
+    lobby.open(gateway)
+    lobby.leave()
+    for asked in (path, "/livez", "/v1/chat/completions"):
+        await lobby({"type": "http", "path": asked}, None, send)  # type: ignore[arg-type]
+    assert served == ["/livez", "/v1/chat/completions"]
+    assert (sent[0]["status"], json.loads(sent[1]["body"])["status"]) == (503, "draining")
