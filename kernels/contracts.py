@@ -305,8 +305,11 @@ class Ops(Protocol):
         """
         ...
 
-    def linear(self, x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None) -> Tensor:
-        """`x @ weight.T + bias`; `out_dtype=torch.float32` for logits."""
+    def linear(
+        self, x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None, out: Tensor | None = None
+    ) -> Tensor:
+        """`x @ weight.T + bias`; `out_dtype=torch.float32` for logits. `out` contiguous `[rows, outputs]` of that dtype
+        is written and returned, to spare the system fresh pages for a large result."""
         ...
 
     def embedding(self, ids: Tensor, table: Weight, dtype: torch.dtype | None = None) -> Tensor:

@@ -44,7 +44,7 @@ class Decoder(Protocol):
     def last_norm(self, hidden: Tensor) -> Tensor: ...
 
     def logits(self, normed: Tensor) -> Tensor:
-        """float32 [rows, vocab]."""
+        """float32 [rows, vocab], valid until the next call: the memory is used again."""
         ...
 
 
@@ -58,6 +58,7 @@ class Trunk:
         self.table: Weight = source.matrix("model.embed_tokens.weight", vocab, hidden)
         self.norm = source.vector("model.norm.weight", hidden)
         self.head = self._load_head(source)
+        self._logits = torch.empty(0, config.vocab_size)
 
     def _load_head(self, source: WeightSource) -> PackedLinear:
         vocab, hidden = self.config.vocab_size, self.config.hidden_size
@@ -73,7 +74,10 @@ class Trunk:
         return self.ops.rms_norm(hidden, self.norm, self.config.norm_eps, self._norm_offset)
 
     def logits(self, normed: Tensor) -> Tensor:
-        logits = self.ops.linear(normed, self.head, out_dtype=torch.float32)
+        rows = normed.shape[0]
+        if rows > self._logits.shape[0] or self._logits.device != normed.device:
+            self._logits = torch.empty(rows, self.config.vocab_size, device=normed.device)
+        logits = self.ops.linear(normed, self.head, out_dtype=torch.float32, out=self._logits[:rows])
         cap = self.config.logits_softcap
         return logits if cap is None else (logits / cap).tanh_().mul_(cap)
 

@@ -76,14 +76,17 @@ def pack_linear(
     return PackedLinear(outputs, inputs, dtype, quantization, deterministic, bias, data, nbytes)
 
 
-def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None) -> Tensor:
+def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None, out: Tensor | None = None) -> Tensor:
     if x.dim() != 2 or x.shape[1] != packed.in_features:
         raise KernelError(f"linear: x has shape {tuple(x.shape)}, expected [rows, {packed.in_features}]")
-    wanted = out_dtype or x.dtype
+    wanted, shape = out_dtype or x.dtype, (x.shape[0], packed.out_features)
     source = native(x)
-    y = torch.empty(
-        x.shape[0], packed.out_features, dtype=torch.bfloat16 if wanted is torch.bfloat16 else torch.float32
-    )
+    if out is None:
+        y = torch.empty(shape, dtype=torch.bfloat16 if wanted is torch.bfloat16 else torch.float32)
+    elif tuple(out.shape) != shape or not out.is_contiguous() or out.dtype is not wanted:
+        raise KernelError(f"linear: out is {out.dtype} {tuple(out.shape)}, expected contiguous {wanted} {shape}")
+    else:
+        y = out
     lib().esc_linear(
         ctypes.byref(packed.data.struct), source.data_ptr(), x.shape[0], y.data_ptr(), is_bf16(source), is_bf16(y)
     )

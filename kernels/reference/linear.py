@@ -55,7 +55,7 @@ def pack_linear(
     return PackedLinear(out_features, in_features, dtype, quantization, deterministic, bias, data, nbytes)
 
 
-def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None) -> Tensor:
+def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None, out: Tensor | None = None) -> Tensor:
     if x.dim() != 2 or x.shape[1] != packed.in_features:
         raise KernelError(f"linear: x has shape {tuple(x.shape)}, expected [rows, {packed.in_features}]")
     if isinstance(packed.data, Int8Weight):
@@ -68,7 +68,7 @@ def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None
         y = torch.cat([F.linear(row, weight) for row in rows]) if x.shape[0] else x.new_empty(0, packed.out_features)
     if packed.bias is not None:
         y = y + packed.bias.float()
-    return y.to(out_dtype or x.dtype)
+    return y.to(out_dtype or x.dtype) if out is None else out.copy_(y)
 
 
 def quantize_int8(weight: Tensor) -> Int8Weight:

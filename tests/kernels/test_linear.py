@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernels import dispatch
 from kernels.contracts import KernelError, Ops, QuantizedWeight
 from kernels.cpu import build
 from kernels.cpu import linear as linear_module
@@ -197,3 +198,19 @@ def test_bfloat16_dots_agree(cpu: Ops, reference: Ops, shape: tuple[int, int], r
     weight, x = (torch.randn(shape) / shape[1] ** 0.5).bfloat16(), torch.randn(rows, shape[1]).bfloat16()
     got = cpu.linear(x, cpu.pack_linear(weight))
     assert_near(got, reference.linear(x, reference.pack_linear(weight)))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "reference"])
+def test_out_receives_the_product(backend: dispatch.Backend) -> None:
+    ops = dispatch.load(backend, device="cpu")
+    weight, x = torch.randn(48, 64), torch.randn(5, 64)
+    packed, out = ops.pack_linear(weight), torch.full((5, 48), 7.0)
+    assert ops.linear(x, packed, out_dtype=torch.float32, out=out) is out
+    assert torch.equal(out, ops.linear(x, packed, out_dtype=torch.float32))
+
+
+def test_out_of_another_shape_or_dtype_is_refused(cpu: Ops) -> None:
+    packed, x = cpu.pack_linear(torch.randn(48, 64)), torch.randn(5, 64)
+    for wrong in (torch.empty(4, 48), torch.empty(48, 5).T, torch.empty(5, 48, dtype=torch.bfloat16)):
+        with pytest.raises(KernelError, match="expected contiguous"):
+            cpu.linear(x, packed, out_dtype=torch.float32, out=wrong)
