@@ -35,7 +35,7 @@ IBAN_LENGTHS = {
     }.items()
     for country in countries.split()
 }
-_IBAN = re.compile(r"(?<![0-9A-Za-z])[A-Za-z]{2}[0-9]{2}(?:[ -]?[0-9A-Za-z]){11,30}")
+_IBAN = re.compile(r"(?<![0-9A-Za-z])[A-Za-z]{2}[0-9]{2}(?:[0-9A-Za-z]{11,30}|(?:[ -]?[0-9A-Z]){11,30})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,12 @@ pieces, the same spans are found.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.guardrails.detector import GROUPED, LONGEST
+from gateway.guardrails.folding import folded
 from gateway.guardrails.secrets import pem_start
 from gateway.guardrails.spans import Span
 
@@ -19,6 +21,8 @@ CONTEXT = 96
 REACH = GROUPED + 8
 """A grouped span, and the group after it that decides whether it has ended."""
 _BREAKS = (" ", "\n", "\t", "\r")
+_GROUP = re.compile(r"[A-Z]{0,4}|[A-Z0-9.+()\-/]*[0-9+(][A-Z0-9.+()\-/]*")
+"""A group of a number that is written with spaces, or its beginning. Words of ordinary text are none."""
 
 Scan = Callable[[str], list[Span]]
 
@@ -85,26 +89,22 @@ class Window:
 
 def safe_cut(text: str) -> int:
     """How much of `text` cannot belong to a span that ends, or is decided, after it."""
-    cut = last_word = max(map(text.rfind, _BREAKS)) + 1
-    word, lowest = last_word, len(text) - REACH
-    if _can_be_group(text[word:]):
-        if text[word:] and _can_open(text[word:]):
-            cut = word
-        while word > 0 and text[word - 1] == " ":
-            start = max(map(text[: word - 1].rfind, _BREAKS)) + 1
-            if start < lowest or not _can_be_group(text[start : word - 1]):
-                break
-            if _can_open(text[start : word - 1]):
-                cut = start
-            word = start
+    word = cut = max(map(text.rfind, _BREAKS)) + 1
+    if len(text) - word <= GROUPED and _GROUP.fullmatch(folded(text[word:])[0]):
+        cut = _first_group(text, word)
     block = pem_start(text, 0)
     return cut if block is None else min(cut, block)
 
 
-def _can_be_group(word: str) -> bool:
-    return len(word) <= 4 or (len(word) <= GROUPED and any(map(str.isdigit, word)))
-
-
-def _can_open(word: str) -> bool:
-    """The first group of a grouped span has a digit, a plus or a bracket."""
-    return bool(word) and (word[0] in "+(" or any(map(str.isdigit, word)))
+def _first_group(text: str, word: int) -> int:
+    """Where the groups begin that the word at `word` may go on. A span's first has a digit, a plus or a bracket."""
+    cut, lowest = word, len(text) - REACH
+    while word > 0 and text[word - 1] == " ":
+        start = max(map(text[: word - 1].rfind, _BREAKS)) + 1
+        group = folded(text[start : word - 1])[0]
+        if start < lowest or not group or not _GROUP.fullmatch(group):
+            break
+        if group[0] in "+(" or any(map(str.isdigit, group)):
+            cut = start
+        word = start
+    return cut

@@ -60,6 +60,7 @@ class GatewayMetrics(Collector):
     def __init__(self, registry: CollectorRegistry) -> None:
         self._requests: Counter[tuple[str, str, str, str]] = Counter()
         self._refusals: Counter[str] = Counter()
+        self._findings: Counter[tuple[str, str, str]] = Counter()
         self._models: dict[str, ModelNumbers] = {}
         self._overhead = Buckets(OVERHEAD)
         self._lag_s = 0.0
@@ -76,6 +77,8 @@ class GatewayMetrics(Collector):
         self._requests[action, model, route, exchange.outcome or "none"] += 1
         if exchange.failure is not None:
             self._refusals[exchange.failure.code] += 1
+        for found in exchange.findings:
+            self._findings[found.category, found.action, found.direction] += found.count
         if served is None:
             return
         numbers = self._models.get(model)
@@ -105,6 +108,11 @@ class GatewayMetrics(Collector):
         refusals = CounterMetricFamily("esclusa_refusals", "Refused requests by public code.", labels=["code"])
         for code, count in tuple(self._refusals.items()):
             refusals.add_metric([code], count)
+        findings = CounterMetricFamily(
+            "esclusa_findings", "What inspection found in texts.", labels=["category", "action", "direction"]
+        )
+        for kinds, count in tuple(self._findings.items()):
+            findings.add_metric(kinds, count)
         overhead = HistogramMetricFamily(
             "esclusa_overhead_seconds",
             "What the gateway adds before the backend starts.",
@@ -114,7 +122,7 @@ class GatewayMetrics(Collector):
         lag = GaugeMetricFamily(
             "esclusa_event_loop_lag_seconds", "How late the event loop runs its timers.", value=self._lag_s
         )
-        yield from (requests, refusals, overhead, lag)
+        yield from (requests, refusals, findings, overhead, lag)
         yield from self._by_model()
 
     def _by_model(self) -> Iterable[Metric]:

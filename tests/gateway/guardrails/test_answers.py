@@ -1,0 +1,158 @@
+"""An answer on its way out: what leaves, when, and what is recorded; by the kind of duty."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gateway.errors import Unavailable
+from gateway.flow.values import Chunk, Obligations
+from gateway.guardrails import answers
+from gateway.guardrails.answers import AnswerGuard
+from gateway.guardrails.duties import duties_of
+from gateway.guardrails.timebox import NotInspected, Timebox
+
+CARD = ("La tarjeta es 4533", " 1229 60", "16 47", "88.", " ¿Algo más?")
+
+
+@pytest.fixture
+async def timebox() -> AsyncIterator[Timebox]:
+    box = Timebox(timeout_s=5, workers=1)
+    yield box
+    box.close()
+
+
+def guard_of(timebox: Timebox, redaction: str, guardrails: str = "default", *, as_json: bool = False) -> AnswerGuard:
+    duties = duties_of(Obligations(redaction=redaction, guardrails=guardrails))  # type: ignore[arg-type]
+    assert duties is not None
+    return AnswerGuard(duties, timebox, as_json=as_json)
+
+
+async def run(guard: AnswerGuard, *texts: str, index: int = 0) -> list[str]:
+    seen = [(await guard.check(Chunk(index=index, text=text))).text for text in texts]
+    return [*seen, (await guard.check(Chunk(index=index, finish_reason="stop"))).text]
+
+
+async def test_a_number_split_over_chunks_is_redacted(timebox: Timebox) -> None:
+    guard = guard_of(timebox, "redact")
+    assert "".join(await run(guard, *CARD)) == "La tarjeta es [CARD]. ¿Algo más?"
+    (found,) = guard.findings
+    assert (found.category, found.count, found.action, found.direction, found.where) == (
+        *("card", 1, "redact"),
+        *("out", "answer"),
+    )
+
+
+async def test_only_a_word_is_held_back(timebox: Timebox) -> None:
+    assert await run(guard_of(timebox, "redact"), "Hola ", "mun", "do, ", "adiós") == [
+        "Hola ",
+        "",
+        "mundo, ",
+        "",
+        "adiós",
+    ]
+
+
+async def test_a_block_ends_the_answer_before_the_number(timebox: Timebox) -> None:
+    guard = guard_of(timebox, "block")
+    seen = [(await guard.check(Chunk(text=text))).text for text in CARD]
+    assert guard.blocked == "card"
+    assert "".join(seen) == "La tarjeta es "
+    assert guard.findings[0].action == "block"
+
+
+async def test_what_only_looks_personal_is_redacted_where_numbers_block(timebox: Timebox) -> None:
+    guard = guard_of(timebox, "block")
+    assert "".join(await run(guard, "Escribe a ana@", "example.com ya")) == "Escribe a [EMAIL] ya"
+    assert guard.blocked is None
+
+
+async def test_flagging_lets_every_chunk_pass_untouched(timebox: Timebox) -> None:
+    guard = guard_of(timebox, "flag")
+    chunks = [Chunk(text=text, token_ids=(1,)) for text in CARD] + [Chunk(finish_reason="stop")]
+    assert [await guard.check(chunk) is chunk for chunk in chunks] == [True] * 6
+    assert [(found.category, found.action) for found in guard.findings] == [("card", "flag")]
+
+
+async def test_choices_are_read_apart(timebox: Timebox) -> None:
+    guard = guard_of(timebox, "redact")
+    for first, second in zip(CARD, ("uno ", "dos ", "tres ", "cuatro ", "cinco "), strict=True):
+        await guard.check(Chunk(index=0, text=first))
+        assert (await guard.check(Chunk(index=1, text=second))).text == second
+    assert [found.category for found in guard.findings] == ["card"]
+
+
+async def test_what_a_backend_never_finished_is_flushed(timebox: Timebox) -> None:
+    guard = guard_of(timebox, "redact")
+    await guard.check(Chunk(index=2, text="El DNI 36796476H"))
+    assert [(chunk.index, chunk.text) for chunk in await guard.flush()] == [(2, "[ES_NIF]")]
+    assert await guard.flush() == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ('{"card": 4111111111111111, "n": 1}', '{"card": null, "n": 1}'),
+        ('{"note": "it is 4111111111111111"}', '{"note": "it is [CARD]"}'),
+        ('{"note": "a \\" quote", "cards": [4111111111111111]}', '{"note": "a \\" quote", "cards": [null]}'),
+    ],
+)
+async def test_json_stays_json(timebox: Timebox, text: str, shown: str) -> None:
+    assert "".join(await run(guard_of(timebox, "redact", as_json=True), *text)) == shown
+
+
+async def test_a_long_chunk_is_read_beside_the_event_loop(timebox: Timebox) -> None:
+    text = "palabra " * 20_000
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    ticking = asyncio.create_task(tick())
+    assert (
+        await guard_of(timebox, "redact").check(Chunk(text=text + "4111 1111 1111 1111", finish_reason="stop"))
+    ).text == (text + "[CARD]")
+    ticking.cancel()
+    assert ticks > 10
+
+
+async def broken(*_: object) -> None:
+    raise NotInspected("took too long")
+
+
+@pytest.fixture
+def broken_timebox(timebox: Timebox, monkeypatch: pytest.MonkeyPatch) -> Timebox:
+    monkeypatch.setattr(answers, "AT_ONCE", -1)
+    monkeypatch.setattr(timebox, "run", broken)
+    return timebox
+
+
+@pytest.mark.parametrize(("redaction", "guardrails"), [("flag", "strict"), ("redact", "default"), ("block", "default")])
+async def test_an_answer_that_cannot_be_inspected_is_refused(
+    broken_timebox: Timebox, redaction: str, guardrails: str
+) -> None:
+    with pytest.raises(Unavailable) as caught:
+        await guard_of(broken_timebox, redaction, guardrails).check(Chunk(text="hola"))
+    assert caught.value.code == "guardrails_unavailable"
+
+
+@pytest.mark.parametrize(("redaction", "guardrails"), [("flag", "default"), ("redact", "off"), ("block", "off")])
+async def test_or_passes_on_record_where_policy_says_so(
+    broken_timebox: Timebox, redaction: str, guardrails: str
+) -> None:
+    guard = guard_of(broken_timebox, redaction, guardrails)
+    assert "".join(await run(guard, "hola 4111 1111", " 1111 1111")) == "hola 4111 1111 1111 1111"
+    assert [(found.category, found.action) for found in guard.findings] == [("not_inspected", "flag")]
+
+
+async def test_giving_up_loses_nothing_that_was_held(timebox: Timebox, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = guard_of(timebox, "redact", "off")
+    first = (await guard.check(Chunk(text="Se llama Ana Go"))).text
+    monkeypatch.setattr(answers, "AT_ONCE", -1)
+    monkeypatch.setattr(timebox, "run", broken)
+    assert first + "".join(await run(guard, "yene", "che")) == "Se llama Ana Goyeneche"
