@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector
+
     from gateway.api.lobby import BootProgress
     from gateway.settings import Settings
     from gateway.wiring import Services
@@ -91,12 +93,15 @@ async def _serve(settings: Settings) -> None:
     progress = BootProgress()
     told = asyncio.create_task(_tell(progress))
     async with AsyncExitStack() as stack:
+        collectors: list[Collector] = []
 
         async def prepare(boot: BootProgress) -> Settings:
-            return await fill_gaps(settings, stack, boot.update)
+            return await fill_gaps(settings, stack, boot.update, collectors)
 
         async def ready(services: Services, url: str) -> None:
             told.cancel()
+            for collector in collectors:
+                services.registry.register(collector)
             _panel(services, url, time.monotonic() - started)
 
         try:

@@ -17,8 +17,10 @@ from types import TracebackType
 from pydantic import SecretStr
 
 from gateway.local.child import LocalStoreError
+from gateway.local.keeper import StoreKeeper
 from gateway.local.paths import data_dir, ensure_dir
 from gateway.local.postgres import PrivatePostgres, running_url
+from gateway.local.private_server import PrivateServer
 from gateway.local.valkey import PrivateValkey
 from gateway.settings import Settings
 
@@ -31,6 +33,8 @@ class StoreUrls:
 
     database_url: str
     redis_url: str
+    keeper: StoreKeeper | None = None
+    """Watches the private ones; None where both are configured."""
 
     def __repr__(self) -> str:
         return "StoreUrls(...)"
@@ -47,6 +51,10 @@ class LocalStores:
         self.postgres = PrivatePostgres(folder / "postgres") if postgres else None
         self.valkey = PrivateValkey(folder / "valkey") if valkey else None
         self._stack = contextlib.ExitStack()
+
+    @property
+    def servers(self) -> tuple[PrivateServer, ...]:
+        return tuple(server for server in (self.postgres, self.valkey) if server is not None)
 
     def __enter__(self) -> StoreUrls:
         with self._stack as stack:
@@ -72,24 +80,27 @@ class LocalStores:
 async def open_stores(settings: Settings) -> AsyncIterator[StoreUrls]:
     """The configured URLs, with a private store in place of each one that is not configured.
 
-    Raises `LocalStoreError` when a private store cannot be started.
+    A private store that dies meanwhile is brought back. Raises `LocalStoreError` when one cannot be started.
     """
     configured = settings.store
     stores = LocalStores(
         data_dir(settings), postgres=configured.database_url is None, valkey=configured.redis_url is None
     )
-    if stores.postgres is None and stores.valkey is None:
-        private = None
-    else:
-        private = await asyncio.to_thread(stores.__enter__)
+    if not stores.servers:
+        yield StoreUrls(_chosen(configured.database_url, None), _chosen(configured.redis_url, None))
+        return
+    private = await asyncio.to_thread(stores.__enter__)
+    keeper = StoreKeeper(stores.servers)
+    keeper.start()
     try:
         yield StoreUrls(
-            database_url=_chosen(configured.database_url, None if private is None else private.database_url),
-            redis_url=_chosen(configured.redis_url, None if private is None else private.redis_url),
+            database_url=_chosen(configured.database_url, private.database_url),
+            redis_url=_chosen(configured.redis_url, private.redis_url),
+            keeper=keeper,
         )
     finally:
-        if private is not None:
-            await asyncio.to_thread(stores.__exit__, None, None, None)
+        await keeper.close()
+        await asyncio.to_thread(stores.__exit__, None, None, None)
 
 
 @contextlib.asynccontextmanager

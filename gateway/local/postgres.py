@@ -31,6 +31,7 @@ from gateway.local.child import (
     tail,
 )
 from gateway.local.paths import ensure_dir
+from gateway.local.private_server import PrivateServer
 
 MAJOR = 18
 USER = DATABASE = "esclusa"
@@ -44,47 +45,23 @@ class _RunAs:
     name: str
 
 
-class PrivatePostgres:
-    """One server per `root` folder. `start` gives its URL; `stop` ends it cleanly.
+class PrivatePostgres(PrivateServer):
+    """One server per `root` folder. `options` are server settings (`-c name=value`)."""
 
-    `options` are server settings (`-c name=value`). Blocking calls: run them outside the event loop.
-    """
+    name = "Postgres"
+    stop_signals = (signal.SIGINT, signal.SIGQUIT)
+    stop_patience_s = 20.0
 
     def __init__(self, root: Path, *, options: Mapping[str, str] | None = None) -> None:
-        self._root = root.absolute()
+        super().__init__(root, options=options)
         self._data = self._root / "data"
         self._log = self._root / "postgres.log"
-        self._options = dict(options or {})
-        self._process: subprocess.Popen[bytes] | None = None
-        self._tie: Tie | None = None
-        self._port: int | None = None
-        self._password = ""
 
-    @property
-    def url(self) -> str:
-        """Where the started server answers."""
-        if self._port is None:
-            raise LocalStoreError("the private Postgres has not been started")
-        return database_url(self._port, self._password)
-
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
-
-    @property
-    def port(self) -> int | None:
-        return self._port
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
+    def _url(self, port: int) -> str:
+        return database_url(port, self._password)
 
     def start(self, *, timeout_s: float = 60.0, port: int | None = None) -> str:
-        """Initialise on first use, clear an orphan of a killed run, start, wait until ready.
-
-        Returns `postgresql+asyncpg://...` on a free port, or on `port` when one is named. Raises `LocalStoreError`
-        with the end of the server's log.
-        """
+        """Returns `postgresql+asyncpg://...`; else as `PrivateServer.start`."""
         self._cut_tie()
         ensure_dir(self._root)
         self._password = read_or_create_secret(self._root / "password")
@@ -111,18 +88,6 @@ class PrivatePostgres:
                 stop_child(self._process, signals=(signal.SIGQUIT,))
                 raise LocalStoreError(f"the private Postgres did not start; the end of its log:\n{report}")
             time.sleep(0.3)
-
-    def stop(self) -> None:
-        """Fast shutdown: sessions are ended, everything committed is kept."""
-        if self._process is not None:
-            stop_child(self._process, signals=(signal.SIGINT, signal.SIGQUIT), patience_s=20.0)
-            self._process = None
-        self._cut_tie()
-
-    def _cut_tie(self) -> None:
-        if self._tie is not None:
-            self._tie.cut()
-            self._tie = None
 
     def _command(self, binaries: Path, port: int) -> list[str]:
         options = {

@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack
 from ipaddress import ip_address
 from pathlib import Path
 
+from prometheus_client.registry import Collector
 from pydantic import SecretStr
 
 from gateway.errors import ConfigError
@@ -31,10 +32,13 @@ Report = Callable[[str, float], None]
 """(stage, percent)."""
 
 
-async def fill_gaps(settings: Settings, stack: AsyncExitStack, report: Report) -> Settings:
+async def fill_gaps(
+    settings: Settings, stack: AsyncExitStack, report: Report, collectors: list[Collector] | None = None
+) -> Settings:
     """Start private stores for the URLs that are unset; in local mode also add the dev issuer and the demo models.
 
-    Raises `ConfigError` when something cannot be had or local mode would be reachable from outside.
+    What can be measured of them is added to `collectors`. Raises `ConfigError` when something cannot be had or local
+    mode would be reachable from outside.
     """
     if settings.local.enabled:
         demand_loopback(settings.http.host)
@@ -46,6 +50,8 @@ async def fill_gaps(settings: Settings, stack: AsyncExitStack, report: Report) -
         models = await fetching
     finally:
         fetching.cancel()
+    if urls.keeper is not None and collectors is not None:
+        collectors.append(urls.keeper)
     store = settings.store.model_copy(
         update={"database_url": SecretStr(urls.database_url), "redis_url": SecretStr(urls.redis_url)}
     )

@@ -27,50 +27,33 @@ from gateway.local.child import (
     tail,
 )
 from gateway.local.paths import ensure_dir
+from gateway.local.private_server import PrivateServer
 
 
-class PrivateValkey:
-    """One server per `root` folder. `start` gives its URL; `stop` ends it cleanly. Blocking calls."""
+class PrivateValkey(PrivateServer):
+    """One server per `root` folder. `options` are lines of its configuration."""
+
+    name = "Valkey"
+    stop_signals = (signal.SIGTERM,)
 
     def __init__(self, root: Path, *, options: Mapping[str, str] | None = None) -> None:
-        self._root = root.absolute()
+        super().__init__(root, options=options)
         self._log = self._root / "valkey.log"
         self._config = self._root / "valkey.conf"
         self._pidfile = self._root / "valkey.pid"
-        self._options = dict(options or {})
-        self._process: subprocess.Popen[bytes] | None = None
-        self._tie: Tie | None = None
-        self._port: int | None = None
-        self._password = ""
 
-    @property
-    def url(self) -> str:
-        """Where the started server answers."""
-        if self._port is None:
-            raise LocalStoreError("the private Valkey has not been started")
-        return f"redis://:{self._password}@{LOOPBACK}:{self._port}/0"
+    def _url(self, port: int) -> str:
+        return f"redis://:{self._password}@{LOOPBACK}:{port}/0"
 
-    @property
-    def pid(self) -> int | None:
-        return None if self._process is None else self._process.pid
-
-    @property
-    def port(self) -> int | None:
-        return self._port
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
-    def start(self, *, timeout_s: float = 20.0) -> str:
-        """Returns `redis://...`. Raises `LocalStoreError` with the end of the server's log."""
+    def start(self, *, timeout_s: float = 20.0, port: int | None = None) -> str:
+        """Returns `redis://...`; else as `PrivateServer.start`."""
         self._cut_tie()
         ensure_dir(self._root, 0o700)
         self._password = read_or_create_secret(self._root / "password")
         self._clear_orphan()
         deadline = time.monotonic() + timeout_s
         while True:
-            self._port = free_port()
+            self._port = free_port() if port is None else port
             self._write_config(self._port)
             self._process = spawn([str(_binary()), str(self._config)], log=self._log)
             if self._wait_ready(self._process, self._port, self._password, deadline):
@@ -80,17 +63,7 @@ class PrivateValkey:
             if time.monotonic() > deadline or "Address already in use" not in report[-600:]:
                 stop_child(self._process, signals=(signal.SIGTERM,), patience_s=2.0)
                 raise LocalStoreError(f"the private Valkey did not start; the end of its log:\n{report}")
-
-    def stop(self) -> None:
-        if self._process is not None:
-            stop_child(self._process, signals=(signal.SIGTERM,))
-            self._process = None
-        self._cut_tie()
-
-    def _cut_tie(self) -> None:
-        if self._tie is not None:
-            self._tie.cut()
-            self._tie = None
+            time.sleep(0.3)
 
     def _write_config(self, port: int) -> None:
         options = {
