@@ -21,7 +21,8 @@ GatewayError
 ├── BudgetExceeded           429  a budget is spent, do not retry
 ├── UpstreamFailed           502  a backend answered nonsense or not at all
 └── Unavailable              503  a dependency is down or still loading
-    └── (codes: idp_unavailable, policy_unavailable, audit_unavailable, engine_unavailable, model_loading, overloaded,
+    └── (codes: idp_unavailable, policy_unavailable, audit_unavailable, guardrails_unavailable,
+               engine_unavailable, model_loading, overloaded,
                 content_key_missing)
 
 Configuration mistakes found at start are `ConfigError`: they never reach a caller.

@@ -78,7 +78,7 @@ def test_the_catalogue_of_the_settings_finds_dead_patterns(tmp_path: Path) -> No
 
 def test_tests_and_tables_of_a_folder_run_together() -> None:
     result = policy("test", str(SEED.parent))
-    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "72 passed, 0 failed")
+    assert (result.exit_code, result.stdout.splitlines()[-1]) == (0, "74 passed, 0 failed")
 
 
 def test_a_failing_test_ends_with_exit_1_and_says_what_came_out(file: Path) -> None:
@@ -109,7 +109,7 @@ def test_the_schema_knows_every_field_of_a_document() -> None:
 def test_two_files_are_compared_rule_by_rule_and_as_text(file: Path) -> None:
     result = policy("diff", str(SEED), str(file))
     assert result.stdout.splitlines()[0] == "changed  rules.employee-small"
-    assert "+    obligations: {maxOutputTokens: 1024}" in result.stdout
+    assert "+    obligations: {maxOutputTokens: 1024, redaction: redact}" in result.stdout
 
 
 def test_a_file_that_does_not_exist_is_a_configuration_error() -> None:
