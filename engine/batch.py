@@ -1,8 +1,9 @@
 """A step's work as tensors, built in arrays that live as long as the engine.
 
 Owns the persistent rows by slot (block tables) and the per-step rows (token ids, positions, KV slots, geometry). Each
-step copies only what changed: new tokens and new blocks. NumPy views share memory with the torch tensors, so that
-filling them costs no dispatch. Must not know layers or sampling.
+step copies only what changed: new tokens and new blocks. Where every sequence of the last step decodes one more token,
+which is nearly always, the rows are moved on by one instead of being laid out again. NumPy views share memory with the
+torch tensors, so that filling them costs no dispatch. Must not know layers or sampling.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from engine.step import Step, Work
 
 @dataclass(frozen=True, slots=True)
 class StepTensors:
-    """Views of the persistent arrays, valid until the next step. Rows follow the order of `step.work`.
+    """Views of the persistent arrays, to be read until the next step. Rows follow the order of `step.work`.
 
     int32: `query_start` [work + 1]; `kv_len` [work], after this step's writes; `block_tables` [work, blocks].
     """
@@ -49,65 +50,112 @@ class BatchArrays:
         self._tables, self._table_view = _array(max_seqs * max_blocks, torch.int32)
         self._by_slot: NDArray[np.int32] = np.zeros((max_seqs, max_blocks), dtype=np.int32)
         self._known_blocks = [0] * max_seqs
+        self._decodes: _Decodes | None = None
 
     def fill(self, step: Step) -> StepTensors:
         """Raises EngineFault when a table is too short for the tokens it must hold: a scheduler error."""
+        before, self._decodes = self._decodes, None
         work = step.work
-        count = len(work)
-        starts, new = [0] * (count + 1), [0] * count
-        computed, slots = [0] * count, [0] * count
-        tokens, row = self._token_view, 0
-        for index, item in enumerate(work):
-            first, size = item.num_computed, item.num_new
-            ids = item.sequence.token_ids
-            if size == 1:
-                tokens[row] = ids[first]
-            else:
-                tokens[row : row + size] = ids[first : first + size]
-            self._update_table(item)
-            computed[index], new[index], slots[index] = first, size, item.slot
-            row += size
-            starts[index + 1] = row
-        return self._geometry(row, starts, new, computed, slots)
+        grown = self._update_tables(work)
+        slots, computed = [item.slot for item in work], [item.num_computed for item in work]
+        if max([item.num_new for item in work]) > 1:
+            return self._on_device(self._lay_out(work, slots, computed))
+        if before is not None and before.continue_with(slots, computed, self._block_size):
+            self._move_on(work, grown, before)
+        else:
+            before = _Decodes(slots, computed, self._lay_out(work, slots, computed))
+        self._decodes = before
+        return self._on_device(before.tensors)
 
-    def _update_table(self, item: Work) -> None:
-        table, slot = item.sequence.block_table, item.slot
-        known = 0 if item.fresh else self._known_blocks[slot]
-        if len(table) > known:
-            self._by_slot[slot, known : len(table)] = table[known:]
-        self._known_blocks[slot] = len(table)
-        if len(table) * self._block_size < item.num_computed + item.num_new:
-            raise EngineFault(f"slot {slot} has {len(table)} blocks for {item.num_computed + item.num_new} tokens")
+    def _update_tables(self, work: Sequence[Work]) -> list[int]:
+        """Copy new blocks to the rows by slot; gives the items that have some."""
+        known, size, grown = self._known_blocks, self._block_size, []
+        for index, (slot, sequence, start, count, _, fresh, _, _) in enumerate(work):
+            table = sequence.block_table
+            length = len(table)
+            if fresh or known[slot] != length:
+                seen = 0 if fresh else known[slot]
+                self._by_slot[slot, seen:length] = table[seen:]
+                known[slot] = length
+                grown.append(index)
+            if length * size < start + count:
+                raise EngineFault(f"slot {slot} has {length} blocks for {start + count} tokens")
+        return grown
 
-    def _geometry(
-        self, rows: int, starts: list[int], new: Sequence[int], computed: Sequence[int], slots: Sequence[int]
-    ) -> StepTensors:
-        count, size = len(new), self._block_size
-        sizes, offsets = np.array(new), np.array(computed)
+    def _move_on(self, work: Sequence[Work], grown: list[int], decodes: _Decodes) -> None:
+        """Every sequence is one token further than in the last step, which these arrays still hold."""
+        count, size = len(work), self._block_size
+        self._token_view[:count] = [item.sequence.token_ids[item.num_computed] for item in work]
+        for view in (self._position_view, self._slot_view, self._kv_view):
+            np.add(view[:count], 1, out=view[:count])
+        if grown:
+            tables = self._table_view[: count * decodes.width].reshape(count, decodes.width)
+            for index in grown:
+                item = work[index]
+                tables[index] = self._by_slot[item.slot, : decodes.width]
+                block = item.sequence.block_table[item.num_computed // size]
+                self._slot_view[index] = block * size + item.num_computed % size
+
+    def _lay_out(self, work: Sequence[Work], slots: list[int], computed: list[int]) -> StepTensors:
+        count, size = len(work), self._block_size
+        sizes, offsets = np.array([item.num_new for item in work]), np.array(computed)
+        starts = [0, *np.cumsum(sizes).tolist()]
+        rows = starts[-1]
+        for row, item in zip(starts, work, strict=False):
+            first, end = item.num_computed, item.num_computed + item.num_new
+            self._token_view[row : row + item.num_new] = item.sequence.token_ids[first:end]
         self._query_view[: count + 1] = starts
         lengths = offsets + sizes
         self._kv_view[:count] = lengths
-        width = -(-int(lengths.max(initial=1)) // size)
+        width = -(-int(lengths.max()) // size)
         tables = self._table_view[: count * width].reshape(count, width)
-        np.take(self._by_slot[:, :width], slots, axis=0, out=tables)
+        tables[:] = self._by_slot[np.array(slots), :width]
 
         item_of_row = np.repeat(np.arange(count), sizes)
         positions = self._position_view[:rows]
         positions[:] = np.arange(rows) + (offsets - np.array(starts[:-1]))[item_of_row]
         self._slot_view[:rows] = tables[item_of_row, positions // size].astype(np.int64) * size + positions % size
         return StepTensors(
-            token_ids=self._move(self._token_ids[:rows]),
-            positions=self._move(self._positions[:rows]),
-            slot_mapping=self._move(self._slots[:rows]),
-            query_start=self._move(self._query_start[: count + 1]),
-            kv_len=self._move(self._kv_len[:count]),
-            block_tables=self._move(self._tables[: count * width].view(count, width)),
+            token_ids=self._token_ids[:rows],
+            positions=self._positions[:rows],
+            slot_mapping=self._slots[:rows],
+            query_start=self._query_start[: count + 1],
+            kv_len=self._kv_len[:count],
+            block_tables=self._tables[: count * width].view(count, width),
             row_starts=starts,
         )
 
-    def _move(self, tensor: Tensor) -> Tensor:
+    def _on_device(self, tensors: StepTensors) -> StepTensors:
+        if self._device.type == "cpu":
+            return tensors
         # Not `non_blocking`: the next step writes to the same host memory, perhaps before this copy has been read.
-        return tensor.to(self._device)
+        return StepTensors(
+            token_ids=tensors.token_ids.to(self._device),
+            positions=tensors.positions.to(self._device),
+            slot_mapping=tensors.slot_mapping.to(self._device),
+            query_start=tensors.query_start.to(self._device),
+            kv_len=tensors.kv_len.to(self._device),
+            block_tables=tensors.block_tables.to(self._device),
+            row_starts=tensors.row_starts,
+        )
+
+
+class _Decodes:
+    """A step in which each sequence computed one token: what the arrays hold, and what may follow without a layout."""
+
+    def __init__(self, slots: list[int], computed: list[int], tensors: StepTensors) -> None:
+        self.tensors = tensors
+        self.width = tensors.block_tables.shape[1]
+        self._slots = slots
+        self._next = [position + 1 for position in computed]
+
+    def continue_with(self, slots: list[int], computed: list[int], block_size: int) -> bool:
+        """Whether such a step is the very next token of the same rows, in tables of the same width; if so it is taken
+        for the last step from now on."""
+        if computed != self._next or slots != self._slots or max(computed) >= self.width * block_size:
+            return False
+        self._next = [position + 1 for position in computed]
+        return True
 
 
 def _array(size: int, dtype: torch.dtype) -> tuple[Tensor, NDArray[np.generic]]:
