@@ -165,17 +165,6 @@ class AccessService:
             return AccessStatus("degraded", snapshot.version, snapshot.etag, age, "the policy store cannot be reached")
         return AccessStatus("ready", snapshot.version, snapshot.etag, age)
 
-    def update_catalog(self, catalog: Sequence[ModelCard]) -> None:
-        """Compile the policy in force against a changed catalogue; wildcards reach no added model by that."""
-        if self._snapshot is not None:
-            self._snapshot = compile_policy(
-                self._snapshot.document,
-                version=self._snapshot.version,
-                catalog=catalog,
-                known_models=self._snapshot.known_models,
-            )
-        self._catalog = tuple(catalog)
-
     def compile(self, stored: StoredVersion) -> Snapshot:
         """A stored version against this replica's catalogue. Raises `PolicyInvalid`."""
         content = stored.content

@@ -130,4 +130,4 @@ def _describe(query: EventQuery) -> str:
 
 def _json(document: dict[str, Any]) -> Response:
     body = orjson.dumps(document, option=orjson.OPT_UTC_Z)
-    return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+    return Response(body, media_type="application/json")

@@ -18,9 +18,10 @@ from gateway.access.service import AccessService
 from gateway.access.versions import StoredVersion
 from gateway.admin.bodies import AdminBody, json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
+from gateway.admin.models import card_of
 from gateway.errors import InvalidRequest, NotFound
 from gateway.flow.context import Client, RequestContext
-from gateway.flow.values import LimitRule, ModelCard, Principal
+from gateway.flow.values import LimitRule, Principal
 
 ClaimsReader = Callable[[Mapping[str, Any]], Principal]
 """Claims of a token, as if they were verified, to a principal. Raises `GatewayError`."""
@@ -126,7 +127,7 @@ def routes(
     async def explain_decision(request: Request, call: AdminCall = may_read) -> ExplainView:
         body = await read_model(request, ExplainBody)
         principal = _principal(body, claims)
-        model = _model(service, body.model)
+        model = None if body.model is None else card_of(service, body.model, "model")
         snapshot = service.snapshot
         if body.version is not None and body.version != snapshot.version:
             snapshot = service.compile(await _stored(service, body.version))
@@ -162,15 +163,6 @@ def _principal(body: ExplainBody, claims: ClaimsReader | None) -> Principal:
         provider=given.provider,
         narrowed_models=None if given.narrowed_models is None else tuple(given.narrowed_models),
     )
-
-
-def _model(service: AccessService, model_id: str | None) -> ModelCard | None:
-    if model_id is None:
-        return None
-    for card in service.catalog:
-        if card.id == model_id:
-            return card
-    raise NotFound("There is no such model in the catalogue.", code="model_not_found", param="model")
 
 
 def _context(call: AdminCall, given: SituationBody) -> RequestContext:

@@ -14,8 +14,9 @@ from fastapi import APIRouter, Depends, Query
 from pydantic import BaseModel, Field
 
 from gateway.admin.guard import AdminCall, PermissionGuard
+from gateway.admin.recording import reading
 from gateway.audit.content_reader import ContentReader, RecordedText
-from gateway.errors import GatewayError, InvalidRequest, NotFound
+from gateway.errors import InvalidRequest, NotFound
 
 PERMISSION = "content.read"
 SHORTEST_REASON = 8
@@ -70,20 +71,14 @@ def routes(reader: ContentReader, guard: PermissionGuard) -> APIRouter:
     )
     async def content(request_id: UUID, reason: Reason, call: AdminCall = permitted) -> RequestContent:
         """The reading is an `access` event with your name, your reason and the request."""
-        target, why = f"audit/requests/{request_id}/content", reason.strip()
-        try:
+        why = reason.strip()
+        async with reading(guard, call, f"audit/requests/{request_id}/content", reason=why) as event:
             if len(why) < SHORTEST_REASON:
                 raise _no_reason()
             found = await reader.of_request(request_id, tenant=call.principal.tenant)
             if found is None:
                 raise NotFound("There is no such request.", param="request_id")
-        except GatewayError as error:
-            await guard.record(
-                call, kind="access", target=target, status=error.status, error_code=error.code, reason=why
-            )
-            raise
-        shown: dict[str, object] = {"read": [f"{text.kind}:{text.state}" for text in found]}
-        await guard.record(call, kind="access", target=target, reason=why, diff=shown)
+            event.diff = {"read": [f"{text.kind}:{text.state}" for text in found]}
         return RequestContent(request_id=request_id, data=[_view(text) for text in found])
 
     return router

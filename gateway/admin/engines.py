@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 
 from gateway.admin.bodies import Page
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.admin.identity_calls import IdempotencyKey, changing, reading
+from gateway.admin.recording import IdempotencyKey, changing, reading
 from gateway.flow.operation import SETTLED, EngineAction, EngineOperator, EngineReport, no_engine
 from gateway.identity.idempotency import replayed_resource, request_key
 from gateway.identity.store import IdentityStore, KeyTaken
@@ -119,8 +119,7 @@ def routes(
             reason: ChangeReason = None,
             call: AdminCall = permitted,
         ) -> EngineView:
-            target = f"engines/{model}:{action.value}"
-            async with changing(guard, call, target):
+            async with changing(guard, call, f"engines/{model}:{action.value}") as event:
                 before = _present(operator, model)
                 request = request_key(call.principal, key, f"engine {action.value}", model, None)
                 replayed = await replayed_resource(requests, request) is not None
@@ -132,16 +131,10 @@ def routes(
                             await requests.remember(request, model)
                         except KeyTaken:
                             replayed = True  # the same request twice at the same time; the action is the same too
-            done = after.state == SETTLED[action] or replayed
-            response.status_code = 200 if done else 202
-            await guard.record(
-                call,
-                kind="admin",
-                target=target,
-                status=response.status_code,
-                reason=reason,
-                diff={"before": _facts(before), "after": _facts(after), "replayed": replayed},
-            )
+                done = after.state == SETTLED[action] or replayed
+                response.status_code = event.status = 200 if done else 202
+                event.reason = reason
+                event.diff = {"before": _facts(before), "after": _facts(after), "replayed": replayed}
             return _view(after, node_id)
 
     for action in EngineAction:

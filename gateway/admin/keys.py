@@ -14,16 +14,7 @@ from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
 
 from gateway.admin.bodies import json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.admin.identity_calls import (
-    NO_STORE,
-    READ,
-    WRITE,
-    IdempotencyKey,
-    before_after,
-    caller_of,
-    changing,
-    reading,
-)
+from gateway.admin.identity_calls import READ, WRITE, caller_of
 from gateway.admin.identity_views import (
     AccountPage,
     AccountPatch,
@@ -39,6 +30,7 @@ from gateway.admin.identity_views import (
     issued_view,
     key_view,
 )
+from gateway.admin.recording import Event, IdempotencyKey, before_after, changing, page_end, reading
 from gateway.errors import PreconditionFailed, PreconditionRequired
 from gateway.identity.accounts import AccountChange, AccountService, NewKey, etag_of
 from gateway.identity.api_keys import ServiceAccount
@@ -63,39 +55,28 @@ def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
     async def create_account(
         request: Request, response: Response, key: IdempotencyKey = None, call: AdminCall = may_write
     ) -> AccountView:
-        async with changing(guard, call, "service-accounts"):
+        async with changing(guard, call, "service-accounts", status=201) as event:
             body = await read_model(request, NewAccount)
             asked = AccountChange(frozenset(body.roles), _models(body.models), body.clearance, disabled=False)
             account = await service.create(caller_of(call, key), body.name, asked)
-        view = account_view(account)
-        await guard.record(
-            call,
-            kind="admin",
-            target=f"service-accounts/{account.id}",
-            status=201,
-            after_etag=etag_of(account),
-            diff=before_after(None, view),
-        )
-        response.headers.update({**NO_STORE, "etag": etag_of(account)})
+            view = account_view(account)
+            event.target, event.after_etag = f"service-accounts/{account.id}", etag_of(account)
+            event.diff = before_after(None, view)
+        response.headers["etag"] = etag_of(account)
         return view
 
     @router.get("", summary="The tenant's service accounts, newest first", response_model=AccountPage)
-    async def list_accounts(
-        response: Response, cursor: UUID | None = None, limit: Limit = 50, call: AdminCall = may_read
-    ) -> AccountPage:
+    async def list_accounts(cursor: UUID | None = None, limit: Limit = 50, call: AdminCall = may_read) -> AccountPage:
         async with reading(guard, call, "service-accounts"):
             found, total = await service.accounts(caller_of(call), before=cursor, limit=limit)
-        response.headers.update(NO_STORE)
-        last = found[-1].id if len(found) == limit else None
-        return AccountPage(
-            data=[account_view(a) for a in found], has_more=last is not None, next_cursor=last, total=total
-        )
+        end = page_end(found, limit, lambda account: account.id)
+        return AccountPage(data=[account_view(account) for account in found], total=total, **end)
 
     @router.get("/{account_id}", summary="One service account", response_model=AccountView)
     async def get_account(account_id: UUID, response: Response, call: AdminCall = may_read) -> AccountView:
         async with reading(guard, call, f"service-accounts/{account_id}"):
             account = await service.account(caller_of(call), account_id)
-        response.headers.update({**NO_STORE, "etag": etag_of(account)})
+        response.headers["etag"] = etag_of(account)
         return account_view(account)
 
     @router.patch(
@@ -109,21 +90,15 @@ def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
     ) -> AccountView:
         """Needs `If-Match`. Disabling stops what the account's keys have running."""
         who = caller_of(call)
-        async with changing(guard, call, f"service-accounts/{account_id}"):
+        async with changing(guard, call, f"service-accounts/{account_id}") as event:
             body = await read_model(request, AccountPatch)
             present = await service.account(who, account_id)
             before, after = await service.change(
                 who, account_id, _merged(present, body), expected_version=_expected(if_match, present)
             )
-        await guard.record(
-            call,
-            kind="admin",
-            target=f"service-accounts/{account_id}",
-            before_etag=etag_of(before),
-            after_etag=etag_of(after),
-            diff=before_after(account_view(before), account_view(after)),
-        )
-        response.headers.update({**NO_STORE, "etag": etag_of(after)})
+            event.before_etag, event.after_etag = etag_of(before), etag_of(after)
+            event.diff = before_after(account_view(before), account_view(after))
+        response.headers["etag"] = etag_of(after)
         return account_view(after)
 
     @router.post(
@@ -134,39 +109,30 @@ def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
         openapi_extra=json_body(NewKeyBody),
     )
     async def create_key(
-        account_id: UUID, request: Request, response: Response, key: IdempotencyKey = None, call: AdminCall = may_write
+        account_id: UUID, request: Request, key: IdempotencyKey = None, call: AdminCall = may_write
     ) -> IssuedKeyView:
         """The key's text is shown in this answer only; a replay of the request shows it no more."""
-        async with changing(guard, call, f"service-accounts/{account_id}/keys"):
+        async with changing(guard, call, f"service-accounts/{account_id}/keys", status=201) as event:
             body = await read_model(request, NewKeyBody)
             roles = None if body.roles is None else frozenset(body.roles)
             asked = NewKey(body.name, roles, _models(body.models), timedelta(days=body.expires_in_days))
             view = issued_view(await service.issue(caller_of(call, key), account_id, asked))
-        await _recorded(call, view, None, status=201)
-        response.headers.update(NO_STORE)
+            _tell(event, view, None)
         return view
 
     @router.get("/{account_id}/keys", summary="An account's keys, newest first", response_model=KeyPage)
     async def list_keys(
-        account_id: UUID,
-        response: Response,
-        cursor: UUID | None = None,
-        limit: Limit = 50,
-        call: AdminCall = may_read,
+        account_id: UUID, cursor: UUID | None = None, limit: Limit = 50, call: AdminCall = may_read
     ) -> KeyPage:
         async with reading(guard, call, f"service-accounts/{account_id}/keys"):
             found, total = await service.keys(caller_of(call), account_id, before=cursor, limit=limit)
-        response.headers.update(NO_STORE)
-        last = str(found[-1][0]) if len(found) == limit else None
-        return KeyPage(
-            data=[key_view(record) for _, record in found], has_more=last is not None, next_cursor=last, total=total
-        )
+        end = page_end(found, limit, lambda row: str(row[0]))
+        return KeyPage(data=[key_view(record) for _, record in found], total=total, **end)
 
     @router.get("/{account_id}/keys/{key_id}", summary="One API key", response_model=KeyView)
-    async def get_key(account_id: UUID, key_id: KeyId, response: Response, call: AdminCall = may_read) -> KeyView:
+    async def get_key(account_id: UUID, key_id: KeyId, call: AdminCall = may_read) -> KeyView:
         async with reading(guard, call, f"service-accounts/{account_id}/keys/{key_id}"):
             record = await service.key(caller_of(call), account_id, key_id)
-        response.headers.update(NO_STORE)
         return key_view(record)
 
     @router.post(
@@ -180,12 +146,11 @@ def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
         account_id: UUID,
         key_id: KeyId,
         request: Request,
-        response: Response,
         key: IdempotencyKey = None,
         call: AdminCall = may_write,
     ) -> RotatedKeyView:
         """A new key with the same rights; the old one stays valid for the overlap. 409 `key_not_active`."""
-        async with changing(guard, call, f"service-accounts/{account_id}/keys/{key_id}"):
+        async with changing(guard, call, f"service-accounts/{account_id}/keys/{key_id}", status=201) as event:
             body = await read_model(request, RotateBody)
             old, issued = await service.rotate(
                 caller_of(call, key),
@@ -194,25 +159,24 @@ def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
                 lifetime=timedelta(days=body.expires_in_days),
                 overlap=timedelta(seconds=body.overlap_seconds),
             )
-        view = issued_view(issued)
-        await _recorded(call, view, key_view(old), status=201)
-        response.headers.update(NO_STORE)
+            view = issued_view(issued)
+            _tell(event, view, key_view(old))
         return RotatedKeyView(**view.model_dump(), replaces=key_view(old))
 
     @router.delete("/{account_id}/keys/{key_id}", summary="Revoke an API key", response_model=KeyView)
-    async def revoke_key(account_id: UUID, key_id: KeyId, response: Response, call: AdminCall = may_write) -> KeyView:
+    async def revoke_key(account_id: UUID, key_id: KeyId, call: AdminCall = may_write) -> KeyView:
         """At once here, within 5 s everywhere; what the key has running is stopped. Idempotent."""
-        async with changing(guard, call, f"service-accounts/{account_id}/keys/{key_id}"):
+        async with changing(guard, call, f"service-accounts/{account_id}/keys/{key_id}") as event:
             view = key_view(await service.revoke_key(caller_of(call), account_id, key_id))
-        await _recorded(call, view, None)
-        response.headers.update(NO_STORE)
+            _tell(event, view, None)
         return view
 
-    async def _recorded(call: AdminCall, after: KeyView, before: KeyView | None, *, status: int = 200) -> None:
-        target = f"service-accounts/{after.account_id}/keys/{after.id}"
-        await guard.record(call, kind="admin", target=target, status=status, diff=before_after(before, after))
-
     return router
+
+
+def _tell(event: Event, after: KeyView, before: KeyView | None) -> None:
+    event.target = f"service-accounts/{after.account_id}/keys/{after.id}"
+    event.diff = before_after(before, after)
 
 
 def _models(models: list[str] | None) -> tuple[str, ...] | None:

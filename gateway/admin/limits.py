@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Literal
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
 
 from gateway.access.holder import holder_of
@@ -18,14 +18,15 @@ from gateway.access.quotas import limits_for
 from gateway.access.service import AccessService
 from gateway.admin.bodies import AdminBody, Page, json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.errors import GatewayError, InvalidRequest, NotFound, Unavailable
-from gateway.flow.values import LimitRule, ModelCard, Principal
+from gateway.admin.models import card_of
+from gateway.admin.recording import changing
+from gateway.errors import InvalidRequest, NotFound, Unavailable
+from gateway.flow.values import LimitRule, Principal
 from gateway.limits.claim import BoundRule, Tally
 from gateway.limits.service import LimitService
 from gateway.limits.store import StoreUnavailable
 from gateway.limits.windows import is_rate
 
-NO_STORE = {"cache-control": "no-store"}
 NOBODY = "-"
 USER_FORM = "`<issuer>#<subject>`"
 Name = Annotated[str | None, Query(min_length=1, max_length=1024)]
@@ -99,7 +100,6 @@ def routes(service: LimitService, access: AccessService, guard: PermissionGuard)
 
     @router.get("/usage", summary="Current windows: used, held, limit and reset", response_model=UsagePage)
     async def usage(
-        response: Response,
         user: Annotated[str | None, Query(min_length=1, max_length=1024, description=USER_FORM)] = None,
         department: Name = None,
         role: Annotated[list[str] | None, Query(max_length=100)] = None,
@@ -109,7 +109,6 @@ def routes(service: LimitService, access: AccessService, guard: PermissionGuard)
         whose = Whose(user=user, department=department, roles=tuple(role or ()), model=model)
         page = await _page(service, _rules(access, call, whose))
         await guard.record(call, kind="access", target=f"usage/{_target(whose)}")
-        response.headers.update(NO_STORE)
         return page
 
     @router.get("/budgets", summary="The limits of the policy in force", response_model=BudgetPage)
@@ -124,11 +123,10 @@ def routes(service: LimitService, access: AccessService, guard: PermissionGuard)
         response_model=UsagePage,
         openapi_extra=json_body(ResetBody),
     )
-    async def reset(request: Request, response: Response, call: AdminCall = may_write) -> UsagePage:
-        target = "usage"
-        try:
+    async def reset(request: Request, call: AdminCall = may_write) -> UsagePage:
+        async with changing(guard, call, "usage") as event:
             body = await read_model(request, ResetBody)
-            target = f"usage/{_target(body)}"
+            event.target, event.reason = f"usage/{_target(body)}", body.reason
             rules = _selected(access, call, body)
             before = await _page(service, rules)
             try:
@@ -136,12 +134,7 @@ def routes(service: LimitService, access: AccessService, guard: PermissionGuard)
             except StoreUnavailable as error:
                 raise _unavailable(error) from error
             after = await _page(service, rules)
-        except GatewayError as error:
-            await guard.record(call, kind="admin", target=target, status=error.status, error_code=error.code)
-            raise
-        diff: dict[str, object] = {"before": _used(before), "after": _used(after)}
-        await guard.record(call, kind="admin", target=target, reason=body.reason, diff=diff)
-        response.headers.update(NO_STORE)
+            event.diff = {"before": _used(before), "after": _used(after)}
         return after
 
     return router
@@ -184,17 +177,10 @@ def _rules(access: AccessService, call: AdminCall, whose: Whose) -> tuple[LimitR
     )
     snapshot = access.snapshot
     holder = holder_of(snapshot, principal, call.context.received_at)
-    rules = limits_for(snapshot, principal, holder, _model(access, whose.model))
+    rules = limits_for(
+        snapshot, principal, holder, None if whose.model is None else card_of(access, whose.model, "model")
+    )
     return tuple(rule for rule in rules if whose.user is not None or rule.scope not in {"user", "key"})
-
-
-def _model(access: AccessService, name: str | None) -> ModelCard | None:
-    if name is None:
-        return None
-    for card in access.catalog:
-        if card.id == name:
-            return card
-    raise NotFound("There is no such model in the catalogue.", code="model_not_found", param="model")
 
 
 async def _page(service: LimitService, rules: Sequence[LimitRule]) -> UsagePage:

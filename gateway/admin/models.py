@@ -51,12 +51,17 @@ def routes(service: AccessService, guard: PermissionGuard) -> APIRouter:
         dependencies=[may_read],
     )
     async def model(model_id: str) -> ModelView:
-        for card in service.catalog:
-            if card.id == model_id:
-                return _view(service, card)
-        raise NotFound("There is no such model in the catalogue.", code="model_not_found", param="model_id")
+        return _view(service, card_of(service, model_id, "model_id"))
 
     return router
+
+
+def card_of(service: AccessService, model_id: str, param: str) -> ModelCard:
+    """Raises `NotFound` (404 `model_not_found`), which names `param`."""
+    for card in service.catalog:
+        if card.id == model_id:
+            return card
+    raise NotFound("There is no such model in the catalogue.", code="model_not_found", param=param)
 
 
 def _view(service: AccessService, card: ModelCard) -> ModelView:

@@ -9,21 +9,13 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request
 
 from gateway.admin.bodies import json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.admin.identity_calls import (
-    NO_STORE,
-    READ,
-    WRITE,
-    IdempotencyKey,
-    before_after,
-    caller_of,
-    changing,
-    reading,
-)
+from gateway.admin.identity_calls import READ, WRITE, caller_of
 from gateway.admin.identity_views import NewRevocation, RevocationPage, RevocationView, revocation_view
+from gateway.admin.recording import IdempotencyKey, before_after, changing, page_end, reading
 from gateway.identity.revoking import Asked, RevocationService
 
 
@@ -39,27 +31,17 @@ def routes(service: RevocationService, guard: PermissionGuard) -> APIRouter:
         response_model=RevocationView,
         openapi_extra=json_body(NewRevocation),
     )
-    async def revoke(
-        request: Request, response: Response, key: IdempotencyKey = None, call: AdminCall = may_write
-    ) -> RevocationView:
+    async def revoke(request: Request, key: IdempotencyKey = None, call: AdminCall = may_write) -> RevocationView:
         """409 `would_lock_out` for oneself."""
-        async with changing(guard, call, "revocations"):
+        async with changing(guard, call, "revocations", status=201) as event:
             body = await read_model(request, NewRevocation)
             view = revocation_view(await service.revoke(caller_of(call, key), Asked(**body.model_dump())))
-        await guard.record(
-            call,
-            kind="admin",
-            target=f"revocations/{view.id}",
-            status=201,
-            reason=view.reason,
-            diff=before_after(None, view),
-        )
-        response.headers.update(NO_STORE)
+            event.target, event.reason = f"revocations/{view.id}", view.reason
+            event.diff = before_after(None, view)
         return view
 
     @router.get("", summary="The tenant's revocations, newest first", response_model=RevocationPage)
     async def list_revocations(
-        response: Response,
         cursor: UUID | None = None,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
         active: Annotated[bool, Query(description="false: lifted and expired ones as well")] = True,
@@ -67,32 +49,22 @@ def routes(service: RevocationService, guard: PermissionGuard) -> APIRouter:
     ) -> RevocationPage:
         async with reading(guard, call, "revocations"):
             found, total = await service.page(caller_of(call), before=cursor, limit=limit, active=active)
-        response.headers.update(NO_STORE)
-        last = found[-1].id if len(found) == limit else None
-        return RevocationPage(
-            data=[revocation_view(entry) for entry in found], has_more=last is not None, next_cursor=last, total=total
-        )
+        end = page_end(found, limit, lambda entry: entry.id)
+        return RevocationPage(data=[revocation_view(entry) for entry in found], total=total, **end)
 
     @router.get("/{revocation_id}", summary="One revocation", response_model=RevocationView)
-    async def get_revocation(revocation_id: UUID, response: Response, call: AdminCall = may_read) -> RevocationView:
+    async def get_revocation(revocation_id: UUID, call: AdminCall = may_read) -> RevocationView:
         async with reading(guard, call, f"revocations/{revocation_id}"):
             entry = await service.get(caller_of(call), revocation_id)
-        response.headers.update(NO_STORE)
         return revocation_view(entry)
 
     @router.delete("/{revocation_id}", summary="Lift a revocation", response_model=RevocationView)
-    async def lift(revocation_id: UUID, response: Response, call: AdminCall = may_write) -> RevocationView:
+    async def lift(revocation_id: UUID, call: AdminCall = may_write) -> RevocationView:
         """Idempotent; the entry stays for the record. What was stopped stays stopped."""
-        async with changing(guard, call, f"revocations/{revocation_id}"):
+        async with changing(guard, call, f"revocations/{revocation_id}") as event:
             before = revocation_view(await service.get(caller_of(call), revocation_id))
             after = revocation_view(await service.lift(caller_of(call), revocation_id))
-        await guard.record(
-            call,
-            kind="admin",
-            target=f"revocations/{revocation_id}",
-            diff=before_after(before, after),
-        )
-        response.headers.update(NO_STORE)
+            event.diff = before_after(before, after)
         return after
 
     return router

@@ -1,0 +1,89 @@
+"""What surrounds the work of an admin route: its audit event, whether it succeeds or is refused, and its page.
+
+The audit event is durable before the answer leaves. Knows no resource.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, TypeVar
+
+from fastapi import Header
+from pydantic import BaseModel
+
+from gateway.admin.guard import AdminCall, PermissionGuard
+from gateway.errors import GatewayError
+
+IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255)]
+Row = TypeVar("Row")
+
+
+@dataclass(slots=True)
+class Event:
+    """What the event of a success will say; the route fills it in as it learns it."""
+
+    target: str
+    status: int = 200
+    reason: str | None = None
+    before_etag: str | None = None
+    after_etag: str | None = None
+    diff: dict[str, Any] | None = None
+
+
+@asynccontextmanager
+async def changing(guard: PermissionGuard, call: AdminCall, target: str, *, status: int = 200) -> AsyncIterator[Event]:
+    """A change, or its refusal: who tried what, and why not."""
+    async with _recorded(guard, call, "admin", Event(target, status)) as event:
+        yield event
+
+
+@asynccontextmanager
+async def reading(
+    guard: PermissionGuard, call: AdminCall, target: str, *, reason: str | None = None
+) -> AsyncIterator[Event]:
+    """Who may be whom, and who asked what, is sensitive: reads are events too, found or not."""
+    async with _recorded(guard, call, "access", Event(target, reason=reason)) as event:
+        yield event
+
+
+@asynccontextmanager
+async def _recorded(guard: PermissionGuard, call: AdminCall, kind: str, event: Event) -> AsyncIterator[Event]:
+    try:
+        yield event
+    except GatewayError as error:
+        await guard.record(
+            call,
+            kind=kind,
+            target=event.target,
+            status=error.status,
+            error_code=error.code,
+            reason=event.reason or error.detail,
+        )
+        raise
+    await guard.record(
+        call,
+        kind=kind,
+        target=event.target,
+        status=event.status,
+        reason=event.reason,
+        before_etag=event.before_etag,
+        after_etag=event.after_etag,
+        diff=event.diff,
+    )
+
+
+def before_after(before: BaseModel | None, after: BaseModel | None) -> dict[str, Any]:
+    """The `diff` of an audit event. Views hold no secret but an issued key's text, which is taken out here."""
+    return {"before": _plain(before), "after": _plain(after)}
+
+
+def page_end(found: Sequence[Row], limit: int, cursor_of: Callable[[Row], str]) -> dict[str, Any]:
+    """`has_more` and `next_cursor` of a page that was read with `limit`: a full one may have a successor."""
+    last = cursor_of(found[-1]) if found and len(found) == limit else None
+    return {"has_more": last is not None, "next_cursor": last}
+
+
+def _plain(view: BaseModel | None) -> dict[str, Any] | None:
+    return None if view is None else view.model_dump(mode="json", exclude={"key", "replaces"})
