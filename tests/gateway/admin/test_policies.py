@@ -32,7 +32,7 @@ async def test_the_current_policy_has_an_etag_and_server_set_metadata(stage: Pol
     assert response.headers["etag"].startswith('"v1-')
     assert response.json()["metadata"] | {"createdAt": ""} == {
         "name": "default",
-        "description": "Two demo models, least privilege, limits per user and per department.",
+        "description": "Two demo models, least privilege, redaction, limits per user and per department.",
         "version": 1,
         "etag": response.headers["etag"],
         "author": "installation",
@@ -79,7 +79,7 @@ async def test_the_change_is_recorded_with_before_and_after(stage: PolicyStage) 
     assert event.diff is not None
     assert event.diff["changed_by"] == "ticket 42"
     assert [change["path"] for change in event.diff["changes"]] == ["rules.employee-small"]
-    assert event.diff["changes"][0]["before"]["obligations"] == {"maxOutputTokens": 2048}
+    assert event.diff["changes"][0]["before"]["obligations"]["maxOutputTokens"] == 2048
 
 
 async def test_without_if_match_it_answers_428(stage: PolicyStage) -> None:
@@ -217,7 +217,7 @@ async def test_the_difference_of_two_versions_is_by_rule_and_by_text(stage: Poli
     await stage.put(SMALLER)
     diff = (await stage.call("GET", "/policies/versions/1/diff/2")).json()
     assert [(change["path"], change["kind"]) for change in diff["changes"]] == [("rules.employee-small", "changed")]
-    assert "-    obligations: {maxOutputTokens: 2048}" in diff["text"]
+    assert "-    obligations: {maxOutputTokens: 2048, redaction: redact}" in diff["text"]
 
 
 async def test_restoring_makes_an_old_version_the_newest(stage: PolicyStage) -> None:

@@ -230,9 +230,10 @@ async def test_validating_lists_every_error_with_its_place(stage: PolicyStage) -
     text = TEXT.replace("roles: [employee]", "roles: [employe]").replace("roles: [auditor]}\n", "roles: [auditr]}\n")
     found = (await post(stage, "/policies:validate", text)).json()
     assert found["valid"] is False
-    assert [(item["line"], item["hint"]) for item in found["errors"][:2]] == [
-        (37, "did you mean `employee`?"),
-        (59, "did you mean `auditor`?"),
+    lines = text.splitlines()
+    assert [(lines[item["line"] - 1].strip(), item["hint"]) for item in found["errors"][:2]] == [
+        ("subjects: {roles: [employe]}", "did you mean `employee`?"),
+        ("subjects: {roles: [auditr]}", "did you mean `auditor`?"),
     ]
 
 
