@@ -59,9 +59,10 @@ PackedRows gather(const Linear& linear, const RowBlocks& blocks, Buffer& packed,
 }
 
 template <class F>
-void project(const Linear& linear, int64_t rows, Buffer& packed, float* y, const F& fill, int64_t pitch = 0) {
+void project(const Linear& linear, const Following& following, int64_t rows, Buffer& packed, float* y, const F& fill,
+             int64_t pitch = 0) {
   const RowBlocks blocks(linear, rows);
-  multiply(linear, blocks, gather(linear, blocks, packed, fill, pitch), y, linear.n, false);
+  multiply(linear, blocks, gather(linear, blocks, packed, fill, pitch), y, linear.n, false, following);
 }
 
 void rotate_and_store(const StackCall& stack, const Layer& layer, int64_t position, int64_t slot, float* row) {
@@ -99,7 +100,7 @@ struct Pass {
     const Layer& layer = stack.layers[number];
     const int64_t width = stack.hidden_size, qkv_width = layer.qkv->n;
     float* out = qkv + begin * qkv_width;
-    project(*layer.qkv, count, workspace().packed, out, [&](int64_t start, int height, float* scratch) {
+    project(*layer.qkv, {layer.o}, count, workspace().packed, out, [&](int64_t start, int height, float* scratch) {
       for (int64_t r = 0, row = begin + start; r < height; r++, row++)
         add_and_norm(residual + row * width, number == 0 ? nullptr : hidden + row * width, layer.input_norm,
                      scratch + r * width, width, layer.eps, layer.norm_offset);
@@ -118,7 +119,7 @@ struct Pass {
     const int64_t width = stack.hidden_size, attended_width = layer.heads * layer.dim, inner_width = layer.down->k;
     Workspace& space = workspace();
     float* out = hidden + begin * width;
-    project(*layer.o, count, space.packed, out,
+    project(*layer.o, {layer.gate_up, can_gate(*layer.gate_up)}, count, space.packed, out,
             [&](int64_t start, int, float*) { return attended + (begin + start) * attended_width; });
     const auto normed = [&](int64_t start, int height, float* scratch) {
       for (int r = 0; r < height; r++)
@@ -131,16 +132,17 @@ struct Pass {
     float* inner = space.inner.floats(count * gate_up.n);
     if (can_gate(gate_up)) {
       const RowBlocks blocks(gate_up, count);
-      multiply_gated(gate_up, blocks, gather(gate_up, blocks, space.packed, normed), inner, layer.gelu != 0);
+      multiply_gated(gate_up, blocks, gather(gate_up, blocks, space.packed, normed), inner, layer.gelu != 0, {layer.down});
     } else {
       pitch = gate_up.n;
-      project(gate_up, count, space.packed, inner, normed);
+      project(gate_up, {layer.down}, count, space.packed, inner, normed);
       parallel_items(count, [&](int64_t row) {
         gate_row(inner + row * pitch, inner + row * pitch, inner_width, layer.gelu != 0);
       });
     }
+    const Following next{number + 1 < stack.count ? stack.layers[number + 1].qkv : nullptr};
     project(
-        *layer.down, count, space.packed, out, [&](int64_t start, int, float*) { return inner + start * pitch; }, pitch);
+        *layer.down, next, count, space.packed, out, [&](int64_t start, int, float*) { return inner + start * pitch; }, pitch);
   }
 };
 

@@ -59,11 +59,30 @@ TileFunction find_tile(int32_t kind, int rows, int panels) {
   }
 }
 
+// What `count` panels from `panel` on (of each half, where paired) need, spread over so many calls of `step`.
+Ahead ahead_of(const Linear& l, bool paired, int64_t panel, int64_t count, int64_t calls) {
+  Ahead ahead;
+  ahead.bytes = count * panel_bytes(l);
+  ahead.at = (const char*)l.weight + panel * panel_bytes(l);
+  ahead.end = ahead.at + ahead.bytes;
+  if (paired) ahead.second = ahead.at + l.n / 2 / PANEL * panel_bytes(l);
+  ahead.lines = (ahead.bytes / 64 * (paired ? 2 : 1) + calls - 1) / calls;
+  return ahead;
+}
+
+// What this lane will read first of the product that comes next.
+Ahead first_of(const Following& following, int64_t lane, int64_t calls) {
+  const Linear& l = *following.linear;
+  const int64_t panels = following.gated ? l.n / 2 / PANEL : (l.n + PANEL - 1) / PANEL;
+  const int64_t lanes = std::min<int64_t>(threads(), panels), first = panels * std::min(lane, lanes - 1) / lanes;
+  return ahead_of(l, following.gated, first, following.gated ? 1 : std::min<int64_t>(2, panels - first), calls);
+}
+
 // Calls write(tile, height, panels, panel, first row) for all sums, tile being float [height][panels * 32]. PAIRED takes
 // each panel of the first half with its like in the second and calls write(tile, height, side by side, panel, first row),
 // tile being [height][2 * 32] where side by side and [2][height][32] otherwise.
 template <bool PAIRED, class Write>
-void sweep(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, const Write& write) {
+void sweep(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, const Following& following, const Write& write) {
   if (blocks.rows == 0) return;
   const int64_t panels = (l.n + PANEL - 1) / PANEL / (PAIRED ? 2 : 1), stride = panel_bytes(l);
   const int64_t k_padded = padded_k(l), bytes = element_bytes(l), groups = scaled(l) ? groups_of(l) : 0;
@@ -72,21 +91,18 @@ void sweep(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, con
   const int64_t bands = (blocks.count + tall - 1) / tall, steps = ahead_steps(l);
   const int64_t most = PAIRED ? 1 : panels_at_once(l.kind, (int)blocks.base);
   // Items are panels, band after band.
-  parallel_spans(bands * panels, most, [&](int64_t begin, int64_t end, int64_t next) {
+  parallel_spans(bands * panels, most, [&](int64_t begin, int64_t end, int64_t next, int64_t lane) {
     alignas(64) float tile[MAX_TILE_ROWS * 2 * PANEL > 12 * PANEL ? MAX_TILE_ROWS * 2 * PANEL : 12 * PANEL];
     for (int64_t item = begin, last; item < end; item = last) {
       const int64_t first_block = item / panels * tall, last_block = std::min(blocks.count, first_block + tall);
       const int64_t panel = item % panels, width = std::min(end - item, panels - panel);
       last = item + width;
+      const int64_t calls = steps * (last_block - first_block), soon = last < end ? last : next;
       Ahead ahead;
-      if (const int64_t following = last < end ? last : next; following >= 0) {
-        const int64_t calls = steps * (last_block - first_block);
-        ahead.bytes = std::min(most, panels - following % panels) * stride;
-        ahead.at = (const char*)l.weight + following % panels * stride;
-        ahead.end = ahead.at + ahead.bytes;
-        ahead.second = PAIRED ? ahead.at + panels * stride : nullptr;
-        ahead.lines = (ahead.bytes / 64 * (PAIRED ? 2 : 1) + calls - 1) / calls;
-      }
+      if (soon >= 0)
+        ahead = ahead_of(l, PAIRED, soon % panels, std::min(most, panels - soon % panels), calls);
+      else if (lane >= 0 && following.linear)
+        ahead = first_of(following, lane, calls);
       for (int64_t block = first_block; block < last_block; block++) {
         const int height = blocks.height(block);
         const int64_t start = blocks.start(block);
@@ -145,8 +161,9 @@ bool use_bf16_dot() { return false; }
 void prefer_bf16_dot(bool) {}
 #endif
 
-void multiply(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16) {
-  sweep<false>(l, blocks, rows, [&](const float* tile, int height, int64_t at_once, int64_t panel, int64_t start) {
+void multiply(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16,
+              const Following& following) {
+  sweep<false>(l, blocks, rows, following, [&](const float* tile, int height, int64_t at_once, int64_t panel, int64_t start) {
     if (y_bf16)
       write_tile(tile, height, (int)at_once * PANEL, l, panel * PANEL, (uint16_t*)y + start * ldy, ldy);
     else
@@ -156,9 +173,10 @@ void multiply(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, 
 
 bool can_gate(const Linear& l) { return l.n % (2 * PANEL) == 0; }
 
-void multiply_gated(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, float* y, bool gelu) {
+void multiply_gated(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, float* y, bool gelu,
+                    const Following& following) {
   const int64_t half = l.n / 2;
-  sweep<true>(l, blocks, rows, [&](const float* tile, int height, bool side_by_side, int64_t panel, int64_t start) {
+  sweep<true>(l, blocks, rows, following, [&](const float* tile, int height, bool side_by_side, int64_t panel, int64_t start) {
     const int64_t pitch = side_by_side ? 2 * PANEL : PANEL, up = side_by_side ? PANEL : height * PANEL;
     for (int r = 0; r < height; r++)
       for (int v = 0; v < PANEL; v += LANES) {

@@ -71,12 +71,21 @@ PackedRows place_packed_rows(const Linear& linear, int64_t rows, void* memory);
 // `block_rows`: float [height][stride] of this block.
 void pack_block(const Linear& linear, const RowBlocks& blocks, int64_t block, const float* block_rows, int64_t stride,
                 const PackedRows& into);
+
+// The product that comes after this one, if known: its first weights are fetched while the last of this one are used.
+struct Following {
+  const Linear* linear = nullptr;
+  bool gated = false;
+};
+
 // y[rows][ldy] float or bfloat16.
-void multiply(const Linear& linear, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16);
+void multiply(const Linear& linear, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16,
+              const Following& following = {});
 
 // For a stack of gate and up: y[rows][n / 2] float = activation(first half) * second half. Where `can_gate` says so.
 bool can_gate(const Linear& linear);
-void multiply_gated(const Linear& linear, const RowBlocks& blocks, const PackedRows& rows, float* y, bool gelu);
+void multiply_gated(const Linear& linear, const RowBlocks& blocks, const PackedRows& rows, float* y, bool gelu,
+                    const Following& following = {});
 
 // Overrides the choice made for this CPU (tests); packed weights serve both.
 void prefer_bf16_dot(bool on);

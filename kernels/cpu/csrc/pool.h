@@ -55,7 +55,8 @@ class alignas(64) Span {
 };
 
 // Like `parallel_items`, but each thread walks a run of neighbours, at most `most` at a time, and knows what it will
-// probably do next: body(begin, end, next), next -1 where the run ends. Whoever is done helps the others.
+// probably do next: body(begin, end, next, lane) with next -1 where the run ends. Whoever is done helps the others, with
+// lane -1.
 template <class F>
 inline void parallel_spans(int64_t count, int64_t most, const F& body) {
   const int64_t lanes = threads() < count ? threads() : count;
@@ -63,9 +64,9 @@ inline void parallel_spans(int64_t count, int64_t most, const F& body) {
   for (int64_t lane = 0; lane < lanes; lane++) spans[lane].set(count * lane / lanes, count * (lane + 1) / lanes);
   parallel_items(lanes, [&](int64_t lane) {
     int64_t begin, end;
-    while (spans[lane].take(most, true, begin, end)) body(begin, end, spans[lane].left() > 0 ? end : -1);
+    while (spans[lane].take(most, true, begin, end)) body(begin, end, spans[lane].left() > 0 ? end : -1, lane);
     for (int64_t other = 1; other < lanes; other++)
-      while (spans[(lane + other) % lanes].take(most, false, begin, end)) body(begin, end, -1);
+      while (spans[(lane + other) % lanes].take(most, false, begin, end)) body(begin, end, -1, -1);
   });
 }
 
