@@ -9,9 +9,13 @@ from dataclasses import replace
 
 from gateway.flow.growth import grow
 from gateway.flow.laps import Laps
-from gateway.flow.ports import Inspector
+from gateway.flow.ports import Inspector, OutputGuard
 from gateway.flow.refusals import demand_inspector, demand_no_logprobs
 from gateway.flow.values import ChatRequest, Decision, Exchange, Finding, Inspection
+
+REDACTION = ("off", "flag", "redact", "block")
+GUARDRAILS = ("off", "default", "strict")
+"""The values of the two obligations, the strictest last."""
 
 
 async def inspected(inspector: Inspector | None, exchange: Exchange, decision: Decision, laps: Laps) -> Exchange:
@@ -34,6 +38,22 @@ async def inspected(inspector: Inspector | None, exchange: Exchange, decision: D
     laps.guard_us = laps.since(started) + (laps.guard_us or 0)
     findings = _together(exchange.findings, seen.findings)
     return grow(exchange, inspection=seen, findings=findings, request=_rewritten(request, seen))
+
+
+def guard_of(inspector: Inspector | None, exchange: Exchange) -> OutputGuard | None:
+    """The guard of the answer, by the stricter of what holds for the model as asked and for the one that runs."""
+    asked, decision, request = exchange.asked, exchange.decision, exchange.request
+    if inspector is None or asked is None or decision is None or request is None:
+        return None
+    if not _same_duties(asked, decision):
+        one, other = asked.obligations, decision.obligations
+        obligations = replace(
+            other,
+            redaction=max(one.redaction, other.redaction, key=REDACTION.index),
+            guardrails=max(one.guardrails, other.guardrails, key=GUARDRAILS.index),
+        )
+        decision = replace(decision, obligations=obligations)
+    return inspector.guard_output(request, decision)
 
 
 def _same_duties(asked: Decision, decision: Decision) -> bool:

@@ -19,7 +19,7 @@ from gateway.flow.boundary import BOUNDARY, Finalisers, close
 from gateway.flow.budget import estimate, granted_tokens, prompt_digest, rough_prompt_tokens, usage_cost
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.growth import grow
-from gateway.flow.inspection import inspected
+from gateway.flow.inspection import guard_of, inspected
 from gateway.flow.laps import Laps
 from gateway.flow.ports import (
     AuditLog,
@@ -246,9 +246,7 @@ class Pipeline:
             clamped=granted < bound.max_output_tokens,
             deadline_s=exchange.context.deadline_s,
         )
-        guard = None
-        if self._inspector is not None:
-            guard = self._inspector.guard_output(known(exchange.request), known(exchange.decision))
+        guard = guard_of(self._inspector, exchange)
         return Answer(exchange, stream, first, authority, self._conclude, self.finalisers, self._clock, guard)
 
     def _permission(self, exchange: Exchange) -> Callable[[], bool]:

@@ -14,8 +14,8 @@ from typing import Protocol
 
 from gateway.guardrails.spans import Span
 
-GROUPED = 48
-"""Longest span with spaces inside: an IBAN of 34 signs in groups of four has 42."""
+GROUPED = 64
+"""Longest span with spaces inside: an IBAN has up to 42 in groups of four, a telephone with every separator 58."""
 LONGEST = 8192
 """Longest span of any kind: a private-key block of 8,192 bits has 6,500 characters."""
 

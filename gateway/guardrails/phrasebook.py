@@ -10,7 +10,7 @@ LISTS = {
     # English
     "ignore": "ignore ignoring disregard disregarding forget override bypass discard do_not_follow don_t_follow "
     "stop_following do_not_obey",
-    "previous": "previous prior above earlier preceding original initial system developer foregoing your all any",
+    "previous": "previous prior above earlier preceding original initial system developer foregoing",
     "rules": "instruction* rule rules prompt prompts directive* guideline* order orders message messages training "
     "programming policy policies restriction* constraint*",
     "before": "above before you_were you_have_been you_know i_said that_was",
@@ -61,11 +61,12 @@ LISTS = {
     "eres": "you_are act_as pretend_to_be eres actua_como seras finge_ser",
     "dan_what": "do que an una a mode modo y and now ahora",
     # Marks of chat templates, as they read without their punctuation
-    "template_marks": "im_start im_end endoftext start_header_id end_header_id eot_id inst_sys sys_sys",
+    "template_marks": "im_start im_end start_header_id end_header_id eot_id inst_sys",
 }
 RULES = {
     "prompt_injection": (
         "<ignore> ~3 <previous> ~3 <rules>",
+        "<ignore> ~1 all|any|your|these ~2 <rules>",
         "ignore|disregard|forget everything|all|anything <before>",
         "<new> instructions|system_prompt|system_instructions <takes_over>",
         "from_now_on ~4 <obey> ~8 <free>",

@@ -21,8 +21,10 @@ CONTEXT = 96
 REACH = GROUPED + 8
 """A grouped span, and the group after it that decides whether it has ended."""
 _BREAKS = (" ", "\n", "\t", "\r")
-_GROUP = re.compile(r"[A-Z]{0,4}|[A-Z0-9.+()\-/]*[0-9+(][A-Z0-9.+()\-/]*")
-"""A group of a number that is written with spaces, or its beginning. Words of ordinary text are none."""
+_GROUP = re.compile(r"[A-Z ]{0,4}|[A-Z0-9.+()\-/ ]*[0-9+(][A-Z0-9.+()\-/ ]*")
+"""A group of a number that is written with spaces, or its beginning; a blank is one that does not break a line.
+Words of ordinary text are no groups."""
+_SIGNS_AT_END = re.compile(r"[A-Z0-9.+()\-/ ]+$")
 
 Scan = Callable[[str], list[Span]]
 
@@ -101,10 +103,13 @@ def _first_group(text: str, word: int) -> int:
     cut, lowest = word, len(text) - REACH
     while word > 0 and text[word - 1] == " ":
         start = max(map(text[: word - 1].rfind, _BREAKS)) + 1
-        group = folded(text[start : word - 1])[0]
-        if start < lowest or not group or not _GROUP.fullmatch(group):
+        whole = folded(text[start : word - 1])[0]
+        group = _SIGNS_AT_END.search(whole)
+        if start < lowest or group is None or not _GROUP.fullmatch(group[0]):
             break
-        if group[0] in "+(" or any(map(str.isdigit, group)):
+        if group[0][0] in "+(" or any(map(str.isdigit, group[0])):
             cut = start
+        if group[0] != whole:
+            break  # as in `IBAN:ES91`: what stands before the first group belongs to no number
         word = start
     return cut

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 
 import pytest
 
@@ -131,13 +132,16 @@ async def test_log_probabilities_of_a_redacted_answer_are_refused_by_name(bench:
     assert await bench.text(params=GenerationParams(logprobs=True))
 
 
+@dataclass
 class StricterAccess(FakeAccess):
-    """`auto` asks for nothing; the real models have `obligations`."""
+    """`auto` asks for `virtual`; the real models have `obligations`."""
+
+    virtual: Obligations = field(default_factory=Obligations)
 
     def decide(self, principal: Principal, action: str, model: ModelCard | None, context: RequestContext) -> Decision:
         real, self.obligations = self.obligations, self.obligations
         if model is not None and model.virtual:
-            self.obligations = Obligations()
+            self.obligations = self.virtual
         decision = super().decide(principal, action, model, context)
         self.obligations = real
         return decision
@@ -155,6 +159,12 @@ async def test_a_stricter_look_does_not_count_a_finding_twice(bench: Bench) -> N
     bench.access = StricterAccess(obligations=Obligations(redaction="flag"))
     await bench.text(model="auto", messages=(Message("user", "DNI 36796476H"),))
     assert [(found.category, found.count) for found in bench.completion.findings] == [("es_nif", 1)]
+
+
+async def test_an_answer_is_guarded_by_the_stricter_of_the_two(bench: Bench) -> None:
+    bench.access = StricterAccess(obligations=Obligations(redaction="flag"), virtual=Obligations(redaction="redact"))
+    bench.backend.words = CARD
+    assert await bench.text(model="auto") == "Es la [CARD], y nada más que decir"
 
 
 async def test_the_same_duties_are_done_once(bench: Bench) -> None:

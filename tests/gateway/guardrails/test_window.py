@@ -53,10 +53,50 @@ def test_a_text_that_is_cut_once_is_read_as_a_whole(text: str) -> None:
     assert all(through([text[:cut], text[cut:]]) == whole for cut in range(1, len(text)))
 
 
+@pytest.mark.parametrize("before", ["", "n:", "=", "«", "(", "[", '"', "’", "-", "a-", "más:", "–"])
+@pytest.mark.parametrize("after", [" y", ",", ")", "» ", '"', " 12", "\n7", ". 5", ";x"])
+@pytest.mark.parametrize(
+    "number",
+    [
+        "4533 1229 6016 4788",
+        "ES71 6584 4398 6565 3585 6010",
+        "GB29 NWBK 6016 1331 9268 19",
+        "43676643 B",
+        "+34 612 34 57 89",
+        "+57 (310) 555-0142",
+        "3782 338938 95202",
+        "17.956.976-0",
+    ],
+)
+def test_what_stands_around_a_number_opens_no_gap(before: str, number: str, after: str) -> None:
+    text = f"Ahí va {before}{number}{after} fin"
+    assert through(list(text)) == without(text, scan(text))
+
+
 @given(st.lists(st.sampled_from(TEXTS), min_size=1, max_size=6), st.lists(st.integers(0, 5000), max_size=40))
 @settings(max_examples=200, deadline=None)
 def test_cuts_never_change_what_is_found(texts: list[str], cuts: list[int]) -> None:
     text = "\n".join(texts)
+    assert through(pieces(text, cuts)) == without(text, scan(text))
+
+
+FRAGMENTS = (
+    *("4533", "1229", "6016", "4788", "ES71", "6584", "4398", "6565", "3585", "6010", "GB29", "NWBK", "9268", "19"),
+    *("43676643", "B", "Z", "+34", "612", "34", "57", "89", "(", ")", "(310)", "555-0142", "3782", "338938", "95202"),
+    *(",", ".", ":", ";", "-", "/", "a", "el", "tel", "RUT", "rut", "dni", "IBAN:", "n:", "«x", "17.956.976-0", "que"),
+    *("18808721-3", "password:", "hunter2!", "is", "es", "@", "ana@x.com", "4533-1229-6016-4788", "4533122960164788"),
+    *("contraseña", "Bearer", "-----BEGIN PRIVATE KEY-----", "\u200b", "４５３３", "2024", "12", "NIT", "860166426-7"),
+)
+GLUE = (" ", "", "\n", "-", "  ", "\u00a0")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(FRAGMENTS), st.sampled_from(GLUE)), min_size=3, max_size=20),
+    st.lists(st.integers(0, 400), max_size=60),
+)
+@settings(max_examples=300, deadline=None)
+def test_whatever_stands_together_is_read_the_same_in_pieces(parts: list[tuple[str, str]], cuts: list[int]) -> None:
+    text = "".join(fragment + glue for fragment, glue in parts)
     assert through(pieces(text, cuts)) == without(text, scan(text))
 
 
