@@ -102,12 +102,7 @@ class ModelRunner:
         with torch.inference_mode():
             hidden = self._clock.run(model.forward, self._forward_batch(tensors))
             tokens, faults = self._sample(model, step, tensors, hidden)
-            prompt_logprobs = {
-                item.slot: self._prompt_logprobs(model, item, hidden[first:end])
-                for item, first, end in _spans(step, tensors)
-                if item.want_prompt_logprobs
-            }
-            pooled = self._pool(model, step, tensors, hidden)
+            prompt_logprobs, pooled = self._prompt_evidence(model, step, tensors, hidden)
             faults |= {slot: _not_finite() for slot, vector in pooled.items() if not isfinite(vector[0])}
             pooled = {slot: vector for slot, vector in pooled.items() if slot not in faults}
         total_s, kernel_s = perf_counter() - started, self._clock.seconds
@@ -169,22 +164,46 @@ class ModelRunner:
     def _sample(
         self, model: Decoder, step: Step, tensors: StepTensors, hidden: Tensor
     ) -> tuple[dict[int, SampledToken], dict[int, Exception]]:
-        wanted = [(item, end - 1) for item, _, end in _spans(step, tensors) if item.sample and not item.pool]
-        if not wanted:
+        work: Sequence[Work] = [item for item in step.work if item.sample and not item.pool]
+        if not work:
             return {}, {}
-        last = hidden if len(wanted) == hidden.shape[0] else hidden[torch.tensor([row for _, row in wanted])]
+        last = hidden
+        if len(work) < hidden.shape[0]:
+            rows = [end - 1 for item, _, end in _spans(step, tensors) if item.sample and not item.pool]
+            last = hidden[torch.tensor(rows)]
         normed = self._clock.run(model.last_norm, last)
-        sound = normed.isfinite().all(dim=1).tolist()
-        work = [item for item, _ in wanted]
-        faults: dict[int, Exception] = {}
-        if not all(sound):
-            faults |= {item.slot: _not_finite() for item, fine in zip(work, sound, strict=True) if not fine}
-            normed = normed[torch.tensor(sound, device=self._device)]
-            work = [item for item in work if item.slot not in faults]
+        work, normed, faults = self._sound(work, normed)
         if not work:
             return {}, faults
         tokens, row_faults = self._sampler.sample(work, self._clock.run(model.logits, normed))
         return tokens, faults | row_faults
+
+    def _sound(self, work: Sequence[Work], normed: Tensor) -> tuple[Sequence[Work], Tensor, dict[int, Exception]]:
+        """The rows without a NaN or an infinity, and a fault for each other one. Any such value shows in the sum."""
+        if isfinite(self._clock.run(torch.sum, normed).item()):
+            return work, normed, {}
+        sound = normed.isfinite().all(dim=1).tolist()
+        faults: dict[int, Exception] = {
+            item.slot: _not_finite() for item, fine in zip(work, sound, strict=True) if not fine
+        }
+        return (
+            [item for item in work if item.slot not in faults],
+            normed[torch.tensor(sound, device=self._device)],
+            faults,
+        )
+
+    def _prompt_evidence(
+        self, model: Decoder, step: Step, tensors: StepTensors, hidden: Tensor
+    ) -> tuple[dict[int, list[PromptLogprob]], dict[int, list[float]]]:
+        """By slot: the prompt log-probabilities of chunks that want them, and the vectors of embeddings that ended."""
+        if not any([item.want_prompt_logprobs or item.pool for item in step.work]):  # noqa: C419 - twice as fast
+            return {}, {}
+        logprobs = {
+            item.slot: self._prompt_logprobs(model, item, hidden[first:end])
+            for item, first, end in _spans(step, tensors)
+            if item.want_prompt_logprobs
+        }
+        return logprobs, self._pool(model, step, tensors, hidden)
 
     def _prompt_logprobs(self, model: Decoder, item: Work, hidden: Tensor) -> list[PromptLogprob]:
         """For each position of the chunk that a prompt token follows: the evidence about that token."""

@@ -7,7 +7,8 @@ depends on (seed, position) alone. A fault in one row is that row's fault.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from engine.errors import EngineError
 from engine.processors import RowProcessor, contradiction, needs_processing, penalise
 from engine.step import SampledToken, SequenceView, Work
 from engine.stopwatch import KernelClock
-from kernels.contracts import Ops
+from kernels.contracts import Ops, RowStats
 
 NUM_OBSERVED_POSITIONS = 8
 """Generated positions whose entropy and margin are reported."""
@@ -45,43 +46,57 @@ class Sampler:
         self._top_p = torch.ones(max_seqs)
         self._min_p = torch.zeros(max_seqs)
         self._seeds = torch.zeros(max_seqs, dtype=torch.int64)
-        self._greedy = [True] * max_seqs
-        self._processors: list[RowProcessor | None] = [None] * max_seqs
+        self._by_slot = (self._temperature, self._top_k, self._top_p, self._min_p, self._seeds)
+        self._views = tuple(values.numpy() for values in self._by_slot)
+        self._gathered: tuple[list[int], list[Tensor]] = ([], [])
+        """Slots of the last draw and their parameters; valid until a slot gets others."""
+        self._heated: set[int] = set()
+        """Slots that draw; the others are greedy."""
+        self._watched: set[int] = set()
+        """Slots whose tokens are described beyond their log-probability."""
+        self._processors: dict[int, RowProcessor] = {}
         self._masks = torch.zeros(max_seqs, -(-vocab_size // 32), dtype=torch.int32)
         self._mask_view = self._masks.numpy()
 
     def admit(self, slot: int, sequence: SequenceView) -> None:
         """Read a sequence's parameters when it takes a slot (new or resumed)."""
+        self.release(slot)
         params = sequence.sampling
-        heat = params.temperature
-        self._temperature[slot] = max(heat, _LEAST_TEMPERATURE) if heat > 0 else 0.0
-        self._top_k[slot], self._top_p[slot], self._min_p[slot] = params.top_k, params.top_p, params.min_p
+        heat = max(params.temperature, _LEAST_TEMPERATURE) if params.temperature > 0 else 0.0
         seed = sequence.seed & (2**64 - 1)
-        self._seeds[slot] = seed if seed < 2**63 else seed - 2**64
-        self._greedy[slot] = heat <= 0
-        busy = needs_processing(sequence)
-        self._processors[slot] = RowProcessor(sequence, self._eos, self._device) if busy else None
+        signed = seed if seed < 2**63 else seed - 2**64
+        for view, value in zip(self._views, (heat, params.top_k, params.top_p, params.min_p, signed), strict=True):
+            view[slot] = value
+        self._gathered = ([], [])
+        if heat:
+            self._heated.add(slot)
+        if _is_watched(sequence):
+            self._watched.add(slot)
+        if needs_processing(sequence):
+            self._processors[slot] = RowProcessor(sequence, self._eos, self._device)
 
     def release(self, slot: int) -> None:
-        self._processors[slot] = None
+        self._heated.discard(slot)
+        self._watched.discard(slot)
+        self._processors.pop(slot, None)
 
     def sample(self, work: Sequence[Work], logits: Tensor) -> tuple[dict[int, SampledToken], dict[int, Exception]]:
         """`logits` float32 [len(work), vocab], left unchanged. Gives tokens and faults by slot; a slot is in one."""
         faults: dict[int, Exception] = {}
-        plain = [row for row, item in enumerate(work) if self._processors[item.slot] is None]
-        busy = [row for row, item in enumerate(work) if self._processors[item.slot] is not None]
-        drawn: list[tuple[list[int], Tensor, Tensor | None]] = []
-        if plain:
-            drawn.append((plain, *self._draw(work, plain, _rows(logits, plain))))
+        tokens: dict[int, SampledToken] = {}
+        busy = [row for row, item in enumerate(work) if item.slot in self._processors] if self._processors else []
+        plain = [row for row, item in enumerate(work) if item.slot not in self._processors] if busy else None
+        if plain is None or plain:
+            items = work if plain is None else [work[row] for row in plain]
+            raw = logits if plain is None else _rows(logits, plain)
+            ids, logprobs = self._draw(items, raw)
+            self._describe(items, ids, logprobs, raw, tokens)
         if busy:
             changed = self._clock.run(torch.index_select, logits, 0, torch.tensor(busy, device=logits.device))
             busy, changed = self._process(work, busy, changed, faults)
-            if busy:
-                ids, _ = self._draw(work, busy, changed)
-                drawn.append((busy, ids, None))
-        tokens: dict[int, SampledToken] = {}
-        for rows, ids, logprobs in drawn:
-            self._describe(work, rows, ids, logprobs, logits, tokens)
+        if busy:
+            items = [work[row] for row in busy]
+            self._describe(items, self._draw(items, changed)[0], None, _rows(logits, busy), tokens)
         return tokens, faults
 
     def _process(
@@ -93,7 +108,7 @@ class Sampler:
         active: list[tuple[int, RowProcessor]] = []
         for index, row in enumerate(rows):
             slot = work[row].slot
-            processor = self._processors[slot]
+            processor = self._processors.get(slot)
             if processor is None or slot in faults:
                 continue
             try:
@@ -143,63 +158,86 @@ class Sampler:
             self._clock.run(self._ops.apply_token_bitmask, changed, bits, rows_masked)
         return errors
 
-    def _draw(self, work: Sequence[Work], rows: list[int], logits: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Token ids of `rows`; with their log-probabilities where greedy rows gave them for free."""
-        slots = [work[row].slot for row in rows]
-        if all(self._greedy[slot] for slot in slots):
+    def _draw(self, items: Sequence[Work], logits: Tensor) -> tuple[Tensor, Tensor | None]:
+        """A token id for each item; with the log-probabilities where greedy rows gave them for free."""
+        slots = [item.slot for item in items]
+        if self._heated.isdisjoint(slots):
             return self._clock.run(self._ops.greedy, logits)
-        index = torch.tensor(slots)
-        positions = torch.tensor([len(work[row].sequence.token_ids) for row in rows])
-        by_slot = (self._temperature, self._top_k, self._top_p, self._min_p, self._seeds)
-        heat, top_k, top_p, min_p, seeds = (values[index].to(self._device) for values in by_slot)
-        uniforms = self._clock.run(self._ops.philox_uniform, seeds, positions.to(self._device))
+        if self._gathered[0] != slots:
+            index = torch.tensor(slots)
+            self._gathered = (slots, [values[index].to(self._device) for values in self._by_slot])
+        heat, top_k, top_p, min_p, seeds = self._gathered[1]
+        positions = torch.tensor([len(item.sequence.token_ids) for item in items], device=self._device)
+        uniforms = self._clock.run(self._ops.philox_uniform, seeds, positions)
         return self._clock.run(self._ops.sample, logits, heat, top_k, top_p, min_p, uniforms), None
 
     def _describe(
         self,
-        work: Sequence[Work],
-        rows: list[int],
+        items: Sequence[Work],
         ids: Tensor,
         logprobs: Tensor | None,
         logits: Tensor,
         tokens: dict[int, SampledToken],
     ) -> None:
-        id_list = ids.tolist()
-        detailed = [i for i, row in enumerate(rows) if logprobs is None or _is_observed(work[row])]
+        """Add a token for each item. `logits` are its raw ones; `logprobs` is given where the most likely was taken."""
+        watched = self._rows_watched(items)
         if logprobs is not None:
-            for row, token_id, logprob in zip(rows, id_list, logprobs.tolist(), strict=True):
-                tokens[work[row].slot] = SampledToken(token_id, logprob, rank=1)
-        if not detailed:
-            return
-        where = [rows[i] for i in detailed]
-        topk = max(work[row].sequence.sampling.logprobs or 0 for row in where)
-        chosen = ids if len(detailed) == len(rows) else ids[detailed]
-        stats = self._clock.run(self._ops.row_stats, _rows(logits, where), chosen, topk)
-        lists = (stats.logprob, stats.rank, stats.entropy, stats.margin, stats.top_ids, stats.top_logprobs)
-        for i, row, *values in zip(detailed, where, *(part.tolist() for part in lists), strict=True):
-            logprob, rank, entropy, margin, top_ids, top_logprobs = values
-            early = _num_generated(work[row].sequence) < NUM_OBSERVED_POSITIONS
-            wanted = work[row].sequence.sampling.logprobs or 0
-            tokens[work[row].slot] = SampledToken(
-                token_id=id_list[i],
-                logprob=logprob,
-                top=tuple(zip(top_ids[:wanted], top_logprobs[:wanted], strict=True)),
-                rank=rank,
-                entropy=entropy if early else None,
-                margin=margin if early else None,
-            )
+            _add(tokens, items, ids.tolist(), logprobs.tolist(), repeat(1))
+            if not watched:
+                return
+            items, ids, logits = [items[row] for row in watched], ids[watched], _rows(logits, watched)
+        topk = max(item.sequence.sampling.logprobs or 0 for item in items) if watched else 0
+        stats = self._clock.run(self._ops.row_stats, logits, ids, topk)
+        if watched:
+            self._describe_watched(items, ids, stats, tokens)
+        else:
+            _add(tokens, items, ids.tolist(), stats.logprob.tolist(), stats.rank.tolist())
+
+    def _describe_watched(
+        self, items: Sequence[Work], ids: Tensor, stats: RowStats, tokens: dict[int, SampledToken]
+    ) -> None:
+        parts = (ids, stats.logprob, stats.rank, stats.entropy, stats.margin, stats.top_ids, stats.top_logprobs)
+        for item, *values in zip(items, *(part.tolist() for part in parts), strict=True):
+            token_id, logprob, rank, entropy, margin, top_ids, top_logprobs = values
+            top: tuple[tuple[int, float], ...] = ()
+            if wanted := item.sequence.sampling.logprobs:
+                top = tuple(zip(top_ids[:wanted], top_logprobs[:wanted], strict=True))
+            if _num_generated(item.sequence) >= NUM_OBSERVED_POSITIONS:
+                entropy = margin = None
+            tokens[item.slot] = SampledToken(token_id, logprob, top, rank, entropy, margin)
+
+    def _rows_watched(self, items: Sequence[Work]) -> list[int]:
+        """Which items are to be described; who needs it no longer is forgotten until its slot is admitted again."""
+        if not self._watched:
+            return []
+        rows = [row for row, item in enumerate(items) if item.slot in self._watched]
+        kept = [row for row in rows if _is_watched(items[row].sequence)]
+        if len(kept) < len(rows):
+            self._watched.difference_update(items[row].slot for row in set(rows) - set(kept))
+        return kept
 
 
 def _rows(logits: Tensor, rows: list[int]) -> Tensor:
-    """The given rows; the tensor itself when they are all of it, to spare a copy of [rows, vocab]."""
-    if rows == list(range(logits.shape[0])):
+    """The given rows, ascending; the tensor itself when they are all of it, to spare a copy of [rows, vocab]."""
+    if len(rows) == logits.shape[0]:
         return logits
     return logits[torch.from_numpy(np.array(rows, dtype=np.int64)).to(logits.device)]
+
+
+def _add(
+    tokens: dict[int, SampledToken],
+    items: Sequence[Work],
+    ids: Iterable[int],
+    logprobs: Iterable[float],
+    ranks: Iterable[int],
+) -> None:
+    """Tokens without more detail: no loop in Python, because there is one for every running sequence and step."""
+    tokens.update(zip([item.slot for item in items], map(SampledToken, ids, logprobs, repeat(()), ranks), strict=True))
 
 
 def _num_generated(sequence: SequenceView) -> int:
     return len(sequence.token_ids) - sequence.num_prompt_tokens
 
 
-def _is_observed(item: Work) -> bool:
-    return item.sequence.sampling.logprobs is not None or _num_generated(item.sequence) < NUM_OBSERVED_POSITIONS
+def _is_watched(sequence: SequenceView) -> bool:
+    return sequence.sampling.logprobs is not None or _num_generated(sequence) < NUM_OBSERVED_POSITIONS

@@ -161,6 +161,39 @@ def test_a_released_slot_forgets_its_processors() -> None:
     assert draw([HandSequence([5])], logits, sampler)[0].token_id == int(logits.argmax())
 
 
+def test_a_slot_taken_again_uses_the_parameters_of_who_took_it() -> None:
+    sampler, logits = make_sampler(2), logits_for(2)
+    hot = SamplingParams(temperature=1.0)
+    first = draw([HandSequence([5], hot, seed=1), HandSequence([5], hot, seed=2)], logits, sampler)
+    for greedy, sampled in ((0, 1), (1, 0)):
+        sequences = [HandSequence([5], hot, seed=slot + 1) for slot in range(2)]
+        sequences[greedy] = HandSequence([5])
+        found = draw(sequences, logits, sampler)
+        assert found[greedy].token_id == int(logits[greedy].argmax())
+        assert found[sampled].token_id == first[sampled].token_id
+
+
+@pytest.mark.parametrize("params", [GREEDY, SamplingParams(temperature=0.9)], ids=["greedy", "sampled"])
+def test_evidence_ends_after_eight_tokens_for_those_that_have_so_many(params: SamplingParams) -> None:
+    sampler, sequences = make_sampler(3), [HandSequence([5], params, seed=slot) for slot in range(3)]
+    sequences[0] = HandSequence([5] * 10, params, num_prompt_tokens=3)
+    sequences[2] = HandSequence([5], replace(params, logprobs=2))
+    draw(sequences, logits_for(3), sampler)
+    work = [
+        Work(slot, sequence, len(sequence.token_ids) - 1, 1, True, False) for slot, sequence in enumerate(sequences)
+    ]
+    for position in range(12):
+        found, _ = sampler.sample(work, logits_for(3, position))
+        generated_by = [len(sequence.token_ids) - sequence.num_prompt_tokens for sequence in sequences]
+        assert [found[slot].entropy is not None for slot in range(3)] == [count < 8 for count in generated_by]
+        assert [len(found[slot].top) for slot in range(3)] == [0, 0, 2]
+        for slot, sequence in enumerate(sequences):
+            raw = logits_for(3, position)[slot].log_softmax(dim=0)
+            assert found[slot].logprob == pytest.approx(float(raw[found[slot].token_id]), abs=1e-4)
+            assert found[slot].rank == 1 + int((raw > raw[found[slot].token_id]).sum())
+            sequence.token_ids.append(7)
+
+
 def test_an_id_outside_the_vocabulary_is_a_fault_of_its_row() -> None:
     sampler = make_sampler()
     work = []
