@@ -15,11 +15,10 @@ from gateway.guardrails.duties import Duties, Tally
 from gateway.guardrails.scan import scan
 from gateway.guardrails.spans import mark
 from gateway.guardrails.timebox import Between, NotInspected, Timebox
-from gateway.guardrails.window import Released, Window
+from gateway.guardrails.window import Released, Window, in_slices
 
 AT_ONCE = 1024
 """Characters that are inspected without a thread: about a tenth of a millisecond."""
-SLICE = 8192
 _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 
 
@@ -49,7 +48,7 @@ class AnswerGuard:
 
     async def check(self, chunk: Chunk) -> Chunk:
         last = chunk.finish_reason is not None
-        if self._given_up or not (chunk.text or last):
+        if not (chunk.text or last):
             return chunk
         choice = self._choices.setdefault(chunk.index, Choice())
         choice.finished |= last
@@ -62,7 +61,7 @@ class AnswerGuard:
         """What is still held of choices that a backend ended without a word."""
         rest = []
         for index, choice in sorted(self._choices.items()):
-            if not choice.finished and not self._given_up and self.blocked is None:
+            if not choice.finished and self.blocked is None:
                 choice.finished = True
                 text = await self._through(choice, "", last=True)
                 if text and self._duties.rewrites:
@@ -71,13 +70,11 @@ class AnswerGuard:
 
     async def _through(self, choice: Choice, text: str, *, last: bool) -> str:
         window, held = choice.window, choice.window.held
+        if self._given_up:
+            return self._uninspected(choice, text)
 
         def work(between: Between) -> list[Released]:
-            done = []
-            for at in range(0, max(1, len(text)), SLICE):
-                between()
-                done.append(window.advance(text[at : at + SLICE], last=last and at + SLICE >= len(text)))
-            return done
+            return list(in_slices(window, text, between, last=last))
 
         try:
             if len(text) + len(held) <= AT_ONCE:
@@ -85,7 +82,9 @@ class AnswerGuard:
             else:
                 released = await self._timebox.run(work)
         except NotInspected as error:
-            return self._give_up(held + text, error)
+            self._give_up(error)
+            choice.window = Window(scan, held)  # the thread may still be at work on the old one
+            return self._uninspected(choice, text)
         return "".join([self._shown(choice, one) for one in released])
 
     def _shown(self, choice: Choice, released: Released) -> str:
@@ -97,7 +96,7 @@ class AnswerGuard:
                 self.blocked = span.category
             if act == "flag":
                 continue
-            before = text[at : span.start]
+            before = text[at : self._past_escape(text, span.start)]
             self._read_quotes(choice, before)
             bare = self._as_json and not choice.quoted
             pieces += (before, "null" if bare else mark(span.category))
@@ -106,11 +105,21 @@ class AnswerGuard:
         pieces.append(text[at:])
         return "" if self.blocked is not None else "".join(pieces)
 
+    def _past_escape(self, text: str, start: int) -> int:
+        """JSON answers: a span that begins inside an escape (`\\nana@…`) leaves the escape whole."""
+        if self._as_json and (len(text[:start]) - len(text[:start].rstrip("\\"))) % 2 == 1:
+            return start + (5 if text[start] == "u" else 1)
+        return start
+
     def _read_quotes(self, choice: Choice, text: str) -> None:
         if self._as_json:
             choice.quoted ^= sum(found == '"' for found in _QUOTES.findall(text)) % 2 == 1
 
-    def _give_up(self, text: str, error: NotInspected) -> str:
+    def _uninspected(self, choice: Choice, text: str) -> str:
+        held, choice.window = choice.window.held, Window(scan)
+        return held + text
+
+    def _give_up(self, error: NotInspected) -> None:
         if self._duties.closed:
             raise Unavailable(
                 "Policy asks for an inspection of this answer, and it could not be made.",
@@ -119,4 +128,3 @@ class AnswerGuard:
             )
         self._given_up = True
         self._tally.not_inspected("answer")
-        return text

@@ -12,7 +12,10 @@ from gateway.guardrails.spans import Span
 NAME = "contact"
 LOCAL_PART = 64
 """RFC 5321 section 4.5.3.1.1."""
-_DOMAIN = re.compile(r"[\w\-]{1,63}(?:\.[\w\-]{1,63}){1,6}")
+_LETTERS = "A-Za-z0-9\u00c0-\u024f"
+"""Latin ones: a text without blanks is not taken for an address as a whole."""
+_LOCAL = re.compile(rf"[{_LETTERS}._%+\-]")
+_DOMAIN = re.compile(rf"[{_LETTERS}\-]{{1,63}}(?:\.[{_LETTERS}\-]{{1,63}}){{1,6}}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Email:
 
 
 def _local_start(text: str, lowest: int, at: int) -> int:
-    while at > lowest and (text[at - 1].isalnum() or text[at - 1] in "._%+-"):
+    while at > lowest and _LOCAL.match(text, at - 1):
         at -= 1
     return at
 

@@ -1,7 +1,7 @@
 """One kind of thing that can be found in a text: a form, and a check that the form alone cannot make.
 
 Every form is bounded and starts at a literal or at the edge of a word, so that a search is linear in the text. A span
-is one word without spaces, or groups of at most `GROUPED` characters in all, or a private-key block: the window over
+is one word without `BREAKS`, or groups of at most `GROUPED` characters in all, or a private-key block: the window over
 streams relies on it.
 """
 
@@ -16,6 +16,9 @@ from gateway.guardrails.spans import Span
 
 GROUPED = 64
 """Longest span with spaces inside: an IBAN has up to 42 in groups of four, a telephone with every separator 58."""
+BREAKS = " \n\t\r\"',;<>`"
+IDEOGRAPHS = "\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af"
+"""No span has these inside (blanks only between its groups): a word ends there, also where a script knows no blanks."""
 LONGEST = 8192
 """Longest span of any kind: a private-key block of 8,192 bits has 6,500 characters."""
 

@@ -11,12 +11,9 @@ from gateway.guardrails.duties import Duties, Tally
 from gateway.guardrails.phrases import NAME as PHRASES
 from gateway.guardrails.phrases import count_phrases
 from gateway.guardrails.scan import scan
-from gateway.guardrails.spans import Span, without
+from gateway.guardrails.spans import without
 from gateway.guardrails.timebox import Between
-from gateway.guardrails.window import Window
-
-SLICE = 8192
-"""Characters per call of a regular expression: while one runs, nothing else does (the interpreter's lock)."""
+from gateway.guardrails.window import SLICE, Window, in_slices
 
 
 class Prompts:
@@ -64,15 +61,15 @@ class Prompts:
         if self._duties.proven is None:
             return text
         pieces, changed = [], False
-        for part, spans in self._released(text):
+        for done in in_slices(Window(scan), text, self._between, last=True):
             removed = []
-            for span in spans:
+            for span in done.spans:
                 act = self._duties.act(span)
                 self._tally.span(span, act, where)
                 self._blocked |= act == "block"
                 if act != "flag":
                     removed.append(span)
-            pieces.append(without(part, removed) if removed else part)
+            pieces.append(without(done.text, removed) if removed else done.text)
             changed |= bool(removed)
         self._redacted |= changed
         return "".join(pieces) if changed else text
@@ -81,18 +78,11 @@ class Prompts:
         """Stop strings and constraints on the answer cannot be rewritten: what would have to be, refuses."""
         if self._duties.proven is None:
             return
-        for _, spans in self._released(text):
-            for span in spans:
+        for done in in_slices(Window(scan), text, self._between, last=True):
+            for span in done.spans:
                 refuse = span.certain and self._duties.rewrites
                 self._tally.span(span, "block" if refuse else "flag", "parameters")
                 self._blocked |= refuse
-
-    def _released(self, text: str) -> Iterator[tuple[str, tuple[Span, ...]]]:
-        window = Window(scan)
-        for at in range(0, max(1, len(text)), SLICE):
-            self._between()
-            done = window.advance(text[at : at + SLICE], last=at + SLICE >= len(text))
-            yield done.text, done.spans
 
     def _unreadable(self) -> None:
         """A prompt of token ids: only the model's tokenizer could read it."""

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gateway.guardrails.detector import LONGEST, Form, anything
+from gateway.guardrails.detector import BREAKS, IDEOGRAPHS, LONGEST, Form, anything
 from gateway.guardrails.spans import Span
 
 NAME = "secrets"
@@ -88,6 +88,7 @@ def _key(
 
 
 WORD = r"A-Za-z0-9_\-"
+ENDS = BREAKS.strip() + IDEOGRAPHS
 EDGE, STOP = rf"(?<![{WORD}])", rf"(?![{WORD}])"
 _HOOK = r"[A-Za-z0-9]{8,14}/[A-Za-z0-9]{8,14}/[A-Za-z0-9]{16,48}"
 _NAMES = (
@@ -124,7 +125,7 @@ SECRETS = (
     _key(
         "url_password",
         "://",
-        r"(?<=[a-z])://[^\s:/@]{1,64}:([^\s@/]{3,128})@",
+        rf"(?<=[a-z])://[^\s:/@{ENDS}]{{1,64}}:([^\s@/{ENDS}]{{3,128}})@",
         _password,
         certain=False,
         group=1,
@@ -140,7 +141,7 @@ SECRETS = (
     _key(
         "password",
         "passw|passphrase|pwd|contrase|clave|senha|secret|api|access",
-        rf"(?i){_NAMES}([^\s\"'`<>,;]{{6,128}})",
+        rf"(?i){_NAMES}([^\s{ENDS}]{{6,128}})",
         _password,
         certain=False,
         group=1,

@@ -8,19 +8,22 @@ pieces, the same spans are found.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gateway.guardrails.detector import GROUPED, LONGEST
+from gateway.guardrails.detector import BREAKS, GROUPED, IDEOGRAPHS, LONGEST
 from gateway.guardrails.folding import folded
 from gateway.guardrails.secrets import pem_start
 from gateway.guardrails.spans import Span
+from gateway.guardrails.timebox import Between
 
+SLICE = 8192
+"""Characters per call of a regular expression: while one runs, nothing else does (the interpreter's lock)."""
 CONTEXT = 96
 """Characters already let through that a detector may look back at: an announcing word and the gap behind it."""
 REACH = GROUPED + 8
 """A grouped span, and the group after it that decides whether it has ended."""
-_BREAKS = (" ", "\n", "\t", "\r")
+_IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
 _GROUP = re.compile(r"[A-Z ]{0,4}|[A-Z0-9.+()\-/ ]*[0-9+(][A-Z0-9.+()\-/ ]*")
 """A group of a number that is written with spaces, or its beginning; a blank is one that does not break a line.
 Words of ordinary text are no groups."""
@@ -43,10 +46,10 @@ NOTHING = Released("")
 class Window:
     """One text. `advance` with each piece, `last` with the final one."""
 
-    def __init__(self, scan: Scan) -> None:
+    def __init__(self, scan: Scan, held: str = "") -> None:
         self._scan = scan
         self._context = ""
-        self._held = ""
+        self._held = held
         self._swallowing = False
         """True inside a word so long that its span had to be closed before its end: the rest of it belongs to it."""
 
@@ -84,25 +87,40 @@ class Window:
 
     def _rest_of_word(self, piece: str) -> str:
         """Past the end of the word, or nothing when the piece does not reach it."""
-        ends = [at for at in map(piece.find, _BREAKS) if at >= 0]
+        ends = [at for at in map(piece.find, BREAKS) if at >= 0]
         self._swallowing = not ends
         return piece[min(ends) :] if ends else ""
 
 
+def in_slices(window: Window, text: str, between: Between, *, last: bool) -> Iterator[Released]:
+    """Put `text` through slice by slice, with a call of `between` before each; it may raise."""
+    for at in range(0, max(1, len(text)), SLICE):
+        between()
+        yield window.advance(text[at : at + SLICE], last=last and at + SLICE >= len(text))
+
+
 def safe_cut(text: str) -> int:
     """How much of `text` cannot belong to a span that ends, or is decided, after it."""
-    word = cut = max(map(text.rfind, _BREAKS)) + 1
+    word = cut = _word_start(text, len(text))
     if len(text) - word <= GROUPED and _GROUP.fullmatch(folded(text[word:])[0]):
         cut = _first_group(text, word)
     block = pem_start(text, 0)
     return cut if block is None else min(cut, block)
 
 
+def _word_start(text: str, end: int) -> int:
+    """Behind the last sign before `end` that no word has."""
+    start = max([text.rfind(sign, 0, end) for sign in BREAKS]) + 1
+    if text.isascii():
+        return start
+    return max([found.end() for found in _IDEOGRAPH.finditer(text, start, end)], default=start)
+
+
 def _first_group(text: str, word: int) -> int:
     """Where the groups begin that the word at `word` may go on. A span's first has a digit, a plus or a bracket."""
     cut, lowest = word, len(text) - REACH
     while word > 0 and text[word - 1] == " ":
-        start = max(map(text[: word - 1].rfind, _BREAKS)) + 1
+        start = _word_start(text, word - 1)
         whole = folded(text[start : word - 1])[0]
         group = _SIGNS_AT_END.search(whole)
         if start < lowest or group is None or not _GROUP.fullmatch(group[0]):

@@ -96,6 +96,9 @@ async def test_what_a_backend_never_finished_is_flushed(timebox: Timebox) -> Non
     [
         ('{"card": 4111111111111111, "n": 1}', '{"card": null, "n": 1}'),
         ('{"note": "it is 4111111111111111"}', '{"note": "it is [CARD]"}'),
+        ('{"note": "una\\nana@example.com"}', '{"note": "una\\n[EMAIL]"}'),
+        ('{"note": "\\u00e1na@example.com"}', '{"note": "\\u00e1[EMAIL]"}'),
+        ('{"note": "\\\\ana@example.com"}', '{"note": "\\\\[EMAIL]"}'),
         ('{"note": "a \\" quote", "cards": [4111111111111111]}', '{"note": "a \\" quote", "cards": [null]}'),
     ],
 )
@@ -156,3 +159,14 @@ async def test_giving_up_loses_nothing_that_was_held(timebox: Timebox, monkeypat
     monkeypatch.setattr(answers, "AT_ONCE", -1)
     monkeypatch.setattr(timebox, "run", broken)
     assert first + "".join(await run(guard, "yene", "che")) == "Se llama Ana Goyeneche"
+
+
+async def test_giving_up_on_one_choice_lets_go_of_the_others(timebox: Timebox, monkeypatch: pytest.MonkeyPatch) -> None:
+    guard = guard_of(timebox, "redact", "off")
+    assert (await guard.check(Chunk(index=0, text="cero"))).text == ""
+    assert (await guard.check(Chunk(index=1, text="uno"))).text == ""
+    monkeypatch.setattr(answers, "AT_ONCE", -1)
+    monkeypatch.setattr(timebox, "run", broken)
+    assert (await guard.check(Chunk(index=0, text="s"))).text == "ceros"
+    assert (await guard.check(Chunk(index=0, finish_reason="stop"))).text == ""
+    assert [(chunk.index, chunk.text) for chunk in await guard.flush()] == [(1, "uno")]

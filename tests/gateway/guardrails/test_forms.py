@@ -15,8 +15,8 @@ from gateway.guardrails import contact, folding, payment, scan, secrets
 from gateway.guardrails.detector import GROUPED, LONGEST, Form
 from gateway.guardrails.duties import duties_of
 from gateway.guardrails.phrases import OVERLAP, PHRASES
-from gateway.guardrails.prompts import SLICE, Prompts
-from gateway.guardrails.window import CONTEXT
+from gateway.guardrails.prompts import Prompts
+from gateway.guardrails.window import CONTEXT, SLICE
 
 FINDERS = (*scan.ANYWHERE, *scan.AMONG_DIGITS)
 NUMBERED = {f"{form.category}-{number}": form for number, form in enumerate(FINDERS) if isinstance(form, Form)}

@@ -11,6 +11,7 @@ from gateway.errors import Unavailable
 from gateway.flow.values import ChatRequest, Decision, Effect, GenerationParams, Inspection, Message, Obligations
 from gateway.guardrails import prompts
 from gateway.guardrails.inspector import GuardrailInspector
+from gateway.guardrails.window import SLICE
 from gateway.settings import GuardrailSettings
 
 NIF = "36796476H"
@@ -78,7 +79,7 @@ async def test_a_clean_request_is_passed_on_as_it_came(inspector: GuardrailInspe
 
 async def test_a_number_across_the_slices_of_a_long_text_is_found(inspector: GuardrailInspector) -> None:
     for shift in range(0, 48, 5):
-        text = "x " * ((prompts.SLICE - shift) // 2) + "4533 1229 6016 4788 y más"
+        text = "x " * ((SLICE - shift) // 2) + "4533 1229 6016 4788 y más"
         seen = await see(inspector, replace(ASK, messages=(Message("user", text),)), "redact")
         assert [found.category for found in seen.findings] == ["card"]
 

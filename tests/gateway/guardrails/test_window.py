@@ -108,6 +108,19 @@ def test_prose_is_held_back_by_a_word_or_a_group_of_digits_only() -> None:
     assert most <= 24
 
 
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [('{"a":"uno","b":[2,3],"c":"un poco más","d":null}' * 40, 16), ("河豚は食べられますか。" * 60, 4)],
+    ids=["json", "japanese"],
+)
+def test_texts_without_blanks_are_let_through_too(text: str, most: int) -> None:
+    window, held = Window(scan), 0
+    for sign in text:
+        window.advance(sign)
+        held = max(held, len(window.held))
+    assert held <= most
+
+
 def test_a_word_without_end_is_let_through_piece_by_piece() -> None:
     window, most, out = Window(scan), 0, 0
     for _ in range(200):
