@@ -6,6 +6,8 @@ import json
 import subprocess
 from pathlib import Path
 
+from engine.benchmark.child import BenchmarkError
+
 MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
 
 
@@ -38,13 +40,17 @@ def hugging_face_directory(model: Path, scratch: Path) -> Path:
 
 
 def llama_gguf(model: Path, scratch: Path, quantize: Path, kind: str) -> Path:
-    """`model` converted to `kind` (BF16, Q8_0, Q4_0) by llama.cpp's own tool."""
+    """`model` converted to `kind` (BF16, Q8_0, Q4_0) by llama.cpp's own tool. Raises `BenchmarkError`."""
     target = scratch / f"{model.stem}-{kind.lower()}.gguf"
     if not target.is_file():
         scratch.mkdir(parents=True, exist_ok=True)
         part = target.with_suffix(".part")
-        subprocess.run(
-            [str(quantize), "--allow-requantize", str(model), str(part), kind], check=True, capture_output=True
-        )
+        command = [str(quantize), "--allow-requantize", str(model), str(part), kind]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except OSError as error:
+            raise BenchmarkError(f"{quantize.name} could not be run: {error}") from error
+        except subprocess.CalledProcessError as error:
+            raise BenchmarkError(f"{quantize.name} made no {kind} file:\n{error.stderr[-1000:]}") from error
         part.rename(target)
     return target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import platform
+import resource
 import subprocess
 from pathlib import Path
 
@@ -30,6 +31,19 @@ def machine_header() -> dict[str, object]:
         "versions": {name: _version(name) for name in PACKAGES},
         "commit": _commit(),
     }
+
+
+def peak_rss_bytes(pid: int | None = None) -> int | None:
+    """The most memory that a process (default: this one) held at once; None where the system does not tell.
+
+    Read from `VmHWM`: `ru_maxrss` of a fresh process begins at the size of the one that started it.
+    """
+    status = Path(f"/proc/{pid or 'self'}/status")
+    if status.is_file():
+        for line in status.read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if pid is None else None
 
 
 def _version(package: str) -> str | None:

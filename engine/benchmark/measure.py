@@ -53,5 +53,28 @@ def inter_token_times(traces: Sequence[Trace]) -> list[float]:
     return [later - earlier for trace in traces for earlier, later in zip(trace.tokens, trace.tokens[1:], strict=False)]
 
 
+def gaps_within(traces: Sequence[Trace], begin_s: float, end_s: float) -> list[float]:
+    """Times between two tokens of which some part lies in (begin_s, end_s)."""
+    return [
+        later - earlier
+        for trace in traces
+        for earlier, later in zip(trace.tokens, trace.tokens[1:], strict=False)
+        if later > begin_s and earlier < end_s
+    ]
+
+
+def crowded_gaps(traces: Sequence[Trace]) -> list[float]:
+    """Times between tokens while all requests answer: after the last first token, before the first last one."""
+    if not traces or any(not trace.tokens for trace in traces):
+        return []
+    begin_s, end_s = max(trace.tokens[0] for trace in traces), min(trace.tokens[-1] for trace in traces)
+    return [
+        later - earlier
+        for trace in traces
+        for earlier, later in zip(trace.tokens, trace.tokens[1:], strict=False)
+        if earlier >= begin_s and later <= end_s
+    ]
+
+
 def rounded(value: float | None, digits: int = 4) -> float | None:
     return None if value is None else round(value, digits)

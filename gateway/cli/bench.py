@@ -28,13 +28,29 @@ def engine(
     vllm_python: Path | None = typer.Option(None, help="Python of an environment with vLLM for CPU."),
     llama_server: Path | None = typer.Option(None, help="llama.cpp's llama-server (llama-quantize beside it)."),
     repeats: int = typer.Option(1, min=1, help="Rounds over all systems; medians are reported."),
+    mixed_step_factor: float = typer.Option(
+        0.0, min=0.0, help="Pacing of prefill, as for `serve` (there 3). 0, none: nobody reads these streams."
+    ),
+    scenarios: bool = typer.Option(
+        False, "--scenarios", help="Also a warm prefix, prefill beside streams, sampling and memory (a minute or two)."
+    ),
+    peer_seconds: float = typer.Option(
+        240.0, min=10.0, help="Measure a part of the workload of llama-cpp when all of it would take longer."
+    ),
     as_json: bool = typer.Option(False, "--json", help="JSON on stdout."),
 ) -> None:
     """Output tokens per second of our engine, beside peers on the same weights and token ids.
 
-    Example: esclusa bench engine --requests 64 --vs hf-static --json
+    The workload is offline use: everything is submitted at once and prefill is not paced. `--scenarios` runs with the
+    configuration of serving and adds to our row: ttft_cold_s, ttft_warm_s, warm_fraction (a shared prefix of 1,024
+    tokens); itl_p99_idle_s, itl_p99_beside_prefill_s, prefill_stretch (16 streams, a prompt of 2,000 tokens beside
+    them); greedy_step_s, sampled_step_s, sampling_overhead_fraction (64 running, temperature 0.8 and top_p 0.95);
+    model_bytes, kv_cache_bytes, peak_rss_over_model_and_kv_bytes.
+
+    Example: esclusa bench engine --requests 64 --scenarios --vs hf-static --json
     """
-    from engine.benchmark.suite import BenchmarkError, Peers, run_suite
+    from engine.benchmark.child import BenchmarkError
+    from engine.benchmark.suite import Peers, run_suite
     from gateway.errors import ConfigError
 
     if min_len > max_len:
@@ -42,11 +58,12 @@ def engine(
     job = {
         "model": str(_model_path(model)), "requests": requests, "min_len": min_len, "max_len": max_len, "seed": seed,
         "concurrency": concurrency, "quantization": quantization, "temperature": temperature, "top_p": top_p,
-        "threads": threads,
+        "threads": threads, "mixed_step_factor": mixed_step_factor,
     }  # fmt: skip
     peers = tuple(name.strip() for name in vs.split(",") if name.strip())
     try:
-        report = run_suite(job, peers, Peers(vllm_python, llama_server), repeats=repeats, say=_say)
+        where = Peers(vllm_python, llama_server, time_limit_s=peer_seconds)
+        report = run_suite(job, peers, where, repeats=repeats, say=_say, scenarios=scenarios)
     except BenchmarkError as error:
         raise ConfigError(str(error)) from error
     if as_json:
@@ -114,6 +131,13 @@ def gateway(
     print(f"policy decision over 1,000 rules: p99 {report['policy_p99_us']} microseconds")
 
 
+SCENARIO_FIELDS = (
+    "ttft_cold_s", "ttft_warm_s", "warm_fraction", "itl_p99_idle_s", "itl_p99_beside_prefill_s", "prefill_stretch",
+    "greedy_step_s", "sampled_step_s", "sampling_overhead_fraction", "model_bytes", "kv_cache_bytes",
+    "peak_rss_over_model_and_kv_bytes",
+)  # fmt: skip
+
+
 def _engine_table(report: dict[str, Any]) -> None:
     print(f"{'system':18}{'tok/s':>9}{'one stream':>12}{'ours is':>9}{'ready s':>9}  note")
     for row in report["rows"]:
@@ -122,6 +146,11 @@ def _engine_table(report: dict[str, Any]) -> None:
             f"{row['system']:18}{row['output_tokens_per_s']:9.1f}{row.get('single_stream_tokens_per_s') or 0:12.1f}"
             f"{f'{ratio:.1f}x' if ratio else '':>9}{row.get('ready_s') or 0:9.1f}  {row.get('note', '')}"
         )
+    for name, reason in report["failed"].items():
+        print(f"{name:18} not measured: {reason.splitlines()[0]}")
+    for field in SCENARIO_FIELDS:
+        if field in report:
+            print(f"{field:34}{report[field]}")
 
 
 def _model_path(model: str) -> Path:
