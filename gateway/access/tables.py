@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     ARRAY,
     CheckConstraint,
@@ -19,21 +21,29 @@ from sqlalchemy import (
 
 from gateway.storage.base import metadata
 
+
+def _content() -> tuple[Column[Any], ...]:
+    """`versions.NewVersion`, which a version and a proposal hold alike. Fresh columns for each table."""
+    return (
+        Column("sha256", Text, nullable=False),
+        Column("source", Text, nullable=False),
+        Column("syntax", Text, nullable=False),
+        Column("known_models", ARRAY(Text), nullable=False),
+        Column("author_tenant", Text, nullable=False),
+        Column("author_issuer", Text, nullable=False),
+        Column("author_subject", Text, nullable=False),
+        Column("author_display", Text),
+        Column("reason", Text, nullable=False, server_default=""),
+        Column("origin", Text, nullable=False),
+        Column("restored_from", Integer),
+    )
+
+
 policy_version = Table(
     "policy_version",
     metadata,
     Column("version", Integer, primary_key=True, autoincrement=False),
-    Column("sha256", Text, nullable=False),
-    Column("source", Text, nullable=False),
-    Column("syntax", Text, nullable=False),
-    Column("known_models", ARRAY(Text), nullable=False),
-    Column("author_tenant", Text, nullable=False),
-    Column("author_issuer", Text, nullable=False),
-    Column("author_subject", Text, nullable=False),
-    Column("author_display", Text),
-    Column("reason", Text, nullable=False, server_default=""),
-    Column("origin", Text, nullable=False),
-    Column("restored_from", Integer),
+    *_content(),
     Column("approver_tenant", Text),
     Column("approver_issuer", Text),
     Column("approver_subject", Text),
@@ -57,17 +67,7 @@ policy_proposal = Table(
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("base_version", Integer, nullable=False),
-    Column("sha256", Text, nullable=False),
-    Column("source", Text, nullable=False),
-    Column("syntax", Text, nullable=False),
-    Column("known_models", ARRAY(Text), nullable=False),
-    Column("author_tenant", Text, nullable=False),
-    Column("author_issuer", Text, nullable=False),
-    Column("author_subject", Text, nullable=False),
-    Column("author_display", Text),
-    Column("reason", Text, nullable=False, server_default=""),
-    Column("origin", Text, nullable=False),
-    Column("restored_from", Integer),
+    *_content(),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
     Column("state", Text, nullable=False, server_default="pending"),
     Column("decided_tenant", Text),

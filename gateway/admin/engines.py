@@ -120,6 +120,7 @@ def routes(
             call: AdminCall = permitted,
         ) -> EngineView:
             async with changing(guard, call, f"engines/{model}:{action.value}") as event:
+                event.reason = reason
                 before = _present(operator, model)
                 request = request_key(call.principal, key, f"engine {action.value}", model, None)
                 replayed = await replayed_resource(requests, request) is not None
@@ -133,7 +134,6 @@ def routes(
                             replayed = True  # the same request twice at the same time; the action is the same too
                 done = after.state == SETTLED[action] or replayed
                 response.status_code = event.status = 200 if done else 202
-                event.reason = reason
                 event.diff = {"before": _facts(before), "after": _facts(after), "replayed": replayed}
             return _view(after, node_id)
 

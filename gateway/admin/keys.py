@@ -88,7 +88,7 @@ def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
     async def change_account(
         account_id: UUID, request: Request, response: Response, if_match: IfMatch = None, call: AdminCall = may_write
     ) -> AccountView:
-        """Needs `If-Match`. Disabling stops what the account's keys have running."""
+        """Needs `If-Match`. What the account's keys have running and may run no more is stopped."""
         who = caller_of(call)
         async with changing(guard, call, f"service-accounts/{account_id}") as event:
             body = await read_model(request, AccountPatch)
