@@ -25,6 +25,7 @@ _FOLD = {
     },
 }
 _FOLDED_LATIN_1 = frozenset(b"\xa0\xad")
+_ESCAPES = re.compile(r"\\[nrt]")
 _HIDDEN = re.compile(f"[{INVISIBLE}]")
 _ACCENTS = {
     **dict.fromkeys(INVISIBLE, ""),
@@ -43,8 +44,11 @@ _GAPS = re.compile(r"[^\w@$]+")
 def folded(text: str) -> tuple[str, list[int] | None]:
     """Same signs in plain form, and for each the place in `text` it came from (None: the places are the same).
 
-    Wide and foreign digits become ASCII, dashes `-`, fixed spaces blanks; what cannot be seen is left out.
+    Wide and foreign digits become ASCII, dashes `-`, fixed spaces and line breaks of JSON blanks; what cannot be seen
+    is left out.
     """
+    if "\\" in text:
+        text = _ESCAPES.sub("  ", text)
     if text.isascii() or _nothing_to_fold(text):
         return text, None
     plain = text.translate(_FOLD)
