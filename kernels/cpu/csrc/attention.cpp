@@ -198,8 +198,9 @@ struct Scratch {
 };
 
 template <class T>
-void attend_item(const Plan& plan, const Cache& cache, const AttentionItem& item, const T* q, int64_t q_stride, T* out,
-                 int64_t out_stride, float scale, int64_t window, float softcap, float* partial) {
+void attend_item(const Plan& plan, const Cache& cache, const AttentionItem& item, const AttentionItem* following,
+                 const T* q, int64_t q_stride, T* out, int64_t out_stride, float scale, int64_t window, float softcap,
+                 float* partial) {
   const int64_t group = plan.heads / plan.kv_heads, dim = plan.dim, dims = cache.dims();
   const int64_t rows = item.queries * group, begin = plan.query_start[item.sequence];  // rows of one kv head
   const int64_t bands = (rows + BAND - 1) / BAND;
@@ -240,11 +241,17 @@ void attend_item(const Plan& plan, const Cache& cache, const AttentionItem& item
       tiles[t].valid = 0;
       tiles[t].first_key = tile_first_key(cache, tile + t);
     }
+    // What is read after this chunk travels to the cache meanwhile: the next chunk, or the first of the next item.
     int64_t key_ahead[CHUNK_TILES] = {}, value_ahead[CHUNK_TILES] = {};
-    for (int t = 0; t < CHUNK_TILES && tile + t + CHUNK_TILES < item.last_tile && tile >= alive; t++) {
-      const TileView next = view_tile(plan, cache, item.sequence, item.kv_head, tile + t + CHUNK_TILES);
-      key_ahead[t] = next.key - tiles[t].key;
-      value_ahead[t] = next.value - tiles[t].value;
+    const bool more = tile + CHUNK_TILES < item.last_tile;
+    const AttentionItem* ahead = more ? &item : following;
+    if (ahead && tile >= alive) {
+      const int64_t first = more ? tile + CHUNK_TILES : ahead->first_tile;
+      for (int t = 0; t < CHUNK_TILES && first + t < ahead->last_tile; t++) {
+        const TileView next = view_tile(plan, cache, ahead->sequence, ahead->kv_head, first + t);
+        key_ahead[t] = next.key - tiles[t].key;
+        value_ahead[t] = next.value - tiles[t].value;
+      }
     }
     const int64_t end_key = tiles[count - 1].first_key + 16;
     // Heads inside chunks: the heads of a block lie side by side, so memory is read in longer runs.
@@ -318,10 +325,17 @@ void write_kv(const Cache& cache, const T* key, const T* value, int64_t slot, in
   const int64_t at = block * cache.kv_heads + kv_head;
   const int64_t tile = at * cache.key_elements() + offset / 16 * 16 * dim, lane = offset % 16;
   if (cache.bf16) {
+    // Slots are written one by one, also where two share a word: another thread may be writing the neighbour.
+    thread_local std::vector<uint16_t> narrowed;
+    narrowed.resize(2 * (dim + 1));
+    uint16_t *new_key = narrowed.data(), *new_value = new_key + dim + 1;
+    convert_row(key, new_key, dim);
+    convert_row(value, new_value, dim);
     uint16_t* k = (uint16_t*)cache.key + tile + lane * 2;
-    for (int64_t d = 0; d < dim; d++) k[d / 2 * 32 + d % 2] = narrow(get(key + d));
+    for (int64_t d = 0; d + 1 < dim; d += 2) memcpy(k + d * 16, new_key + d, 4);
+    if (dim % 2) k[(dim - 1) * 16] = new_key[dim - 1];
     uint16_t* v = (uint16_t*)cache.value + at * cache.value_elements() + offset / 2 * dims * 2 + offset % 2;
-    for (int64_t d = 0; d < dim; d++) v[d * 2] = narrow(get(value + d));
+    for (int64_t d = 0; d < dim; d++) v[d * 2] = new_value[d];
   } else {
     float* k = (float*)cache.key + tile + lane;
     for (int64_t d = 0; d < dim; d++) k[d * 16] = get(key + d);
@@ -350,8 +364,11 @@ template <class T>
 void attend(const Plan& plan, const Cache& cache, const T* q, int64_t q_stride, T* out, int64_t out_stride, float scale,
             int64_t window, float softcap) {
   std::vector<float> partial(plan.slots * (plan.heads / plan.kv_heads) * (cache.dims() + 16));
-  parallel_items((int64_t)plan.items.size(), [&](int64_t i) {
-    attend_item(plan, cache, plan.items[i], q, q_stride, out, out_stride, scale, window, softcap, partial.data());
+  parallel_spans((int64_t)plan.items.size(), 1, [&](int64_t i, int64_t, int64_t next, int64_t) {
+    // Behind a window the first blocks of a sequence may be gone.
+    const AttentionItem* following = next >= 0 && window <= 0 ? &plan.items[next] : nullptr;
+    attend_item(plan, cache, plan.items[i], following, q, q_stride, out, out_stride, scale, window, softcap,
+                partial.data());
   });
   parallel_items((int64_t)plan.split_first.size(),
                  [&](int64_t i) { merge_parts(plan, cache.dims(), i, partial.data(), out, out_stride); });

@@ -68,11 +68,17 @@ int make_plan(Plan& plan, const int32_t* query_start, const int32_t* kv_len, int
       }
     }
   }
-  // Largest first, so that the last items to finish are small.
+  // Largest first, so that the last items to finish are small; dealt out to the runs that threads walk, so that each
+  // starts large and all weigh alike.
   std::stable_sort(plan.items.begin(), plan.items.end(), [](const AttentionItem& a, const AttentionItem& b) {
     return (int64_t)a.heads * a.queries * (a.last_tile - a.first_tile) >
            (int64_t)b.heads * b.queries * (b.last_tile - b.first_tile);
   });
+  const std::vector<AttentionItem> sorted = plan.items;
+  const size_t lanes = threads();
+  size_t at = 0;
+  for (size_t lane = 0; lane < lanes; lane++)
+    for (size_t i = lane; i < sorted.size(); i += lanes) plan.items[at++] = sorted[i];
   return PLAN_OK;
 }
 

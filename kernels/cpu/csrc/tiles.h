@@ -38,6 +38,7 @@ struct Ahead {
   }
 };
 constexpr int64_t AHEAD_INPUTS = 16;
+constexpr int64_t NEAR = 1024;  // bytes between what is multiplied and what moves from the L2 to the L1 cache
 // How often one tile calls `step`.
 inline int64_t ahead_steps(const Linear& l) {
   if (l.kind == HALF) return padded_k(l) / 4;
@@ -308,7 +309,10 @@ struct Tile<HALF, R, V> {
             if (k % 4 == 0) ahead.step();
             __m512h b[PANELS];
 #pragma GCC unroll 4
-            for (int p = 0; p < PANELS; p++) b[p] = _mm512_loadu_ph(w + p * stride);
+            for (int p = 0; p < PANELS; p++) {
+              b[p] = _mm512_loadu_ph(w + p * stride);
+              __builtin_prefetch(w + p * stride + NEAR, 0, 3);
+            }
 #pragma GCC unroll 12
             for (int r = 0; r < R; r++) {
               const __m512h x = (__m512h)_mm512_set1_epi32(a[r * HALF_STEP]);
