@@ -26,7 +26,7 @@ from engine.errors import DuplicateRequest, EngineError, EngineFault, EngineUnav
 from engine.grammar import GrammarCompiler
 from engine.loop import EngineState, EngineThread
 from engine.ports import Embedder, LoadedModel, Loader, Progress, TokenizerPort
-from engine.requests import FinishReason, GenerationRequest, PromptScore, SamplingParams
+from engine.requests import FinishReason, GenerationEvent, GenerationRequest, PromptScore, SamplingParams
 from engine.sampling import RequestLimits, check_prompt, request_limits, validate
 from engine.sequence import Kind
 from engine.stats import EngineStats
@@ -189,7 +189,7 @@ class AsyncEngine:
         finally:
             for stream in streams:
                 stream.close()
-        if not all(isinstance(item, tuple) for item in items):
+        if any(item is None or isinstance(item, GenerationEvent) for item in items):
             raise EngineUnavailable("the embedding was aborted")
         return items
 

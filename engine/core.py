@@ -62,7 +62,7 @@ class Submission:
 class _Living:
     submission: Submission
     output: RequestOutput
-    last_token_at: list[float | None]
+    ticket: int
 
 
 class EngineCore:
@@ -95,6 +95,9 @@ class EngineCore:
         self._order = 0
         self._lone_failures = 0
         self._outbox: list[Delivery] = []
+        self._told_shares: list[str] = []
+        self._told_before: list[float | None] = []
+        """Of each token of the step that is being reported: its share, and when its choice's last one came."""
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
@@ -111,7 +114,7 @@ class EngineCore:
             )
         sequences = [self._sequence(submission, choice) for choice in range(sampling.n)]
         output = RequestOutput(request.request_id, sampling, sequences, self.model.tokenizer, self._token_bytes)
-        self._living[request.request_id] = _Living(submission, output, [None] * sampling.n)
+        self._living[request.request_id] = _Living(submission, output, submission.ticket)
         for sequence in sequences:
             self.scheduler.add(sequence)
 
@@ -189,6 +192,7 @@ class EngineCore:
             now = self._clock()
             for advance in self.scheduler.update(step, result, now):
                 self._apply(advance, now)
+            self._count_tokens(now)
             step_s = time.perf_counter() - started
             host_s = step_s - (result.kernel_s if result.kernel_s else run_s - result.host_s)
             self.recorder.step(step.num_tokens, host_s, step_s, self.scheduler.kv.snapshot(self.scheduler.running))
@@ -218,29 +222,36 @@ class EngineCore:
             self._fail(living, _as_fault(error))
 
     def _report(self, living: _Living, advance: Advance, now: float) -> None:
-        sequence, token, output = advance.sequence, advance.token, living.output
-        if advance.prompt_logprobs is not None:
-            output.add_prompt_logprobs(advance, advance.prompt_logprobs)
+        sequence, _, token, prompt_logprobs, _, _ = advance
+        output = living.output
+        if prompt_logprobs is not None:
+            output.add_prompt_logprobs(advance, prompt_logprobs)
         if sequence.finish_reason is None and token is None:
             return
-        last = living.last_token_at[sequence.choice]
-        if last is None:
+        choice = output.choices[sequence.choice]
+        if choice.last_token_at is None:
             self.recorder.first_token(sequence, now)
         if sequence.kind is not Kind.GENERATE:
             self._close(living, sequence, item=_special_item(advance, output))
             return
         text = ""
         if token is not None:
-            self.recorder.token(sequence, now, last)
-            living.last_token_at[sequence.choice] = now
-            choice = output.choices[sequence.choice]
+            self._told_shares.append(sequence.share_key)
+            self._told_before.append(choice.last_token_at)
+            choice.last_token_at = now
             text = choice.accept(token)
             if choice.stopped_by is not None:
                 self.scheduler.stop_at(sequence, choice.stopped_by, now)
         if sequence.finish_reason is not None:
             self._close(living, sequence, advance=advance, text=text)
         else:
-            self._send(living, output.event(sequence, token, text), last=False)
+            event = output.event(sequence, token, text)
+            self._outbox.append(Delivery(sequence.request_id, living.ticket, event, False))
+
+    def _count_tokens(self, now: float) -> None:
+        shares, self._told_shares = self._told_shares, []
+        before, self._told_before = self._told_before, []
+        self.recorder.tokens(shares, before, now)
 
     def _report_ended(self) -> None:
         """Sequences that the scheduler ended by itself while planning."""
@@ -289,8 +300,7 @@ class EngineCore:
         self._send(living, error, last=True)
 
     def _send(self, living: _Living, item: Any, *, last: bool) -> None:
-        submission = living.submission
-        self._outbox.append(Delivery(submission.request.request_id, submission.ticket, item, last))
+        self._outbox.append(Delivery(living.output.request_id, living.ticket, item, last))
 
     def _take_outbox(self) -> list[Delivery]:
         deliveries, self._outbox = self._outbox, []

@@ -21,9 +21,9 @@ class Histogram:
         self._counts = [0] * (len(bounds) + 1)
         self._total = 0.0
 
-    def observe(self, value: float) -> None:
-        self._counts[bisect_left(self._bounds, value)] += 1
-        self._total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        self._counts[bisect_left(self._bounds, value)] += times
+        self._total += value * times
 
     def snapshot(self) -> HistogramData:
         return HistogramData(self._bounds, tuple(self._counts), self._total)

@@ -39,7 +39,7 @@ class KVManager:
         self, num_blocks: int, block_size: int, enable_prefix_caching: bool = True, watch: BlockWatch | None = None
     ) -> None:
         self.block_size = block_size
-        self._caching = enable_prefix_caching
+        self.caching = enable_prefix_caching
         self._cache = PrefixCache(block_size)
         self.watch = watch or BlockWatch()
         self.watch.begin()
@@ -50,7 +50,7 @@ class KVManager:
 
     def lookup(self, sequence: Sequence) -> list[int]:
         """Cached blocks of the longest known prefix, never all of it: at least one token stays to be computed."""
-        if not self._caching or not sequence.reads_cache:
+        if not self.caching or not sequence.reads_cache:
             return []
         full = (sequence.num_tokens - 1) // self.block_size
         root = root_key(sequence.salt, sequence.adapter)
@@ -59,7 +59,7 @@ class KVManager:
 
     def next_key(self, sequence: Sequence, num_blocks: int) -> bytes | None:
         """Key of the first full block after `num_blocks` computed ones, if it is known and not the last token's."""
-        if self._caching and num_blocks < min(len(sequence.block_keys), (sequence.num_tokens - 1) // self.block_size):
+        if self.caching and num_blocks < min(len(sequence.block_keys), (sequence.num_tokens - 1) // self.block_size):
             return sequence.block_keys[num_blocks]
         return None
 
@@ -91,7 +91,7 @@ class KVManager:
     def commit(self, sequence: Sequence) -> None:
         """Publish the blocks that `num_computed` has filled, but not an embedding's. Amortised O(1) per token."""
         full = sequence.num_computed // self.block_size
-        if not self._caching or full <= sequence.num_registered or sequence.kind is Kind.EMBED:
+        if not self.caching or full <= sequence.num_registered or sequence.kind is Kind.EMBED:
             return
         root = root_key(sequence.salt, sequence.adapter)
         keys, size = sequence.block_keys, self.block_size
@@ -126,7 +126,7 @@ class KVManager:
     def snapshot(self, running: Iterable[Sequence]) -> KVUsage:
         """Slots are those of held blocks; a shared block counts once and is full by construction."""
         held = self.pool.num_blocks - self.pool.num_free
-        unused = sum(len(s.block_table) * self.block_size - s.num_computed for s in running)
+        unused = sum([len(s.block_table) * self.block_size - s.num_computed for s in running])
         return KVUsage(
             num_blocks=self.pool.num_blocks,
             free_blocks=self.pool.num_free,

@@ -5,6 +5,7 @@ Owns one request's visible state. Knows no scheduler and no threads; told when a
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence as Seq
 
 from engine.detokenizer import Detokenizer
@@ -41,6 +42,17 @@ class TokenBytes(dict[int, bytes]):
 class ChoiceOutput:
     """Text and statistics of one choice."""
 
+    __slots__ = (
+        "_detokenizer",
+        "_endings",
+        "_entropies",
+        "_logprobs",
+        "_sequence",
+        "_token_bytes",
+        "last_token_at",
+        "reported",
+    )
+
     def __init__(
         self, sequence: Sequence, tokenizer: TokenizerPort, token_bytes: TokenBytes, matcher: StopMatcher | None
     ) -> None:
@@ -55,10 +67,11 @@ class ChoiceOutput:
             hidden=tokenizer.special_token_ids if sampling.skip_special_tokens else frozenset(),
         )
         self._endings = frozenset(sampling.stop_token_ids) | tokenizer.eos_token_ids
-        self._logprob_sum, self._logprob_count, self._logprob_min = 0.0, 0, 0.0
+        self._logprobs = array("d")
         self._entropies: list[float] = []
         self.reported = False
         """Its last event has been made."""
+        self.last_token_at: float | None = None
 
     @property
     def stopped_by(self) -> str | None:
@@ -67,9 +80,7 @@ class ChoiceOutput:
     def accept(self, token: SampledToken) -> str:
         """Count a token and return the text that is now certain. The token that ends the choice shows no text."""
         if token.logprob is not None:
-            self._logprob_min = min(self._logprob_min, token.logprob) if self._logprob_count else token.logprob
-            self._logprob_sum += token.logprob
-            self._logprob_count += 1
+            self._logprobs.append(token.logprob)
         if token.entropy is not None and len(self._entropies) < FIRST_ENTROPIES:
             self._entropies.append(token.entropy)
         sequence = self._sequence
@@ -87,13 +98,13 @@ class ChoiceOutput:
         return (token_logprobs(self._token_bytes, token.token_id, token.logprob, token.rank, token.top),)
 
     def signals(self) -> EngineSignals:
-        s = self._sequence
+        s, logprobs = self._sequence, self._logprobs
         end = s.finished_at if s.finished_at is not None else s.arrived_at
         admitted = s.admitted_at if s.admitted_at is not None else end
         first = s.first_token_at if s.first_token_at is not None else end
         return EngineSignals(
-            mean_logprob=self._logprob_sum / self._logprob_count if self._logprob_count else None,
-            min_logprob=self._logprob_min if self._logprob_count else None,
+            mean_logprob=sum(logprobs) / len(logprobs) if logprobs else None,
+            min_logprob=min(logprobs) if logprobs else None,
             first_entropies=tuple(self._entropies),
             repetition=is_looping(s.token_ids[s.num_prompt_tokens :]),
             queue_s=admitted - s.arrived_at,
@@ -140,8 +151,10 @@ class RequestOutput:
 
     def event(self, sequence: Sequence, token: SampledToken | None, text: str) -> GenerationEvent:
         """The event for what just happened to `sequence`; its last one if it has ended."""
-        choice = self.choices[sequence.choice]
         ended = sequence.finish_reason is not None
+        if not ended and token is not None and not self._prompt_logprobs and sequence.sampling.logprobs is None:
+            return GenerationEvent(self.request_id, sequence.choice, text, (token.token_id,))
+        choice = self.choices[sequence.choice]
         choice.reported = choice.reported or ended
         prompt: list[TokenLogprobs | None] = []
         if sequence.choice == 0:

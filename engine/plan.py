@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Seq
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from engine.sequence import Kind, Sequence
 from engine.step import SampledToken, Work
@@ -12,8 +12,7 @@ PromptPosition = tuple[int, float, int, tuple[tuple[int, float], ...]]
 """(token id, log-probability, rank, most likely ones) of the prompt token after a position."""
 
 
-@dataclass(slots=True)
-class Advance:
+class Advance(NamedTuple):
     """What one step did to one sequence. `sequence.finish_reason` is set when it ended."""
 
     sequence: Sequence

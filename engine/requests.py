@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 
 class FinishReason(StrEnum):
@@ -130,12 +130,14 @@ class EngineSignals:
     """The seed used, also when the engine drew it: with it the answer can be reproduced."""
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationEvent:
-    """A delta of one choice: `finish_reason` ends the choice, `usage` comes with the request's last event."""
+class GenerationEvent(NamedTuple):
+    """A delta of one choice: `finish_reason` ends the choice, `usage` comes with the request's last event.
+
+    A named tuple because one is made per running sequence and step.
+    """
 
     request_id: str
-    index: int = 0
+    index: int = 0  # type: ignore[assignment]  # of the choice; a tuple's search method gives way to it
     text: str = ""
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprobs, ...] = ()

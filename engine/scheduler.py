@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from collections.abc import Sequence as Seq
 
 from engine.block_watch import BlockWatch
 from engine.config import EngineConfig
@@ -18,7 +19,7 @@ from engine.deadlines import Deadlines
 from engine.errors import EngineFault
 from engine.kv_manager import KVManager
 from engine.pacing import Pacer
-from engine.plan import Advance, Plan
+from engine.plan import Advance, Plan, PromptPosition
 from engine.policy import make_policy
 from engine.requests import FinishReason
 from engine.sequence import Kind, Sequence, Status
@@ -133,62 +134,73 @@ class Scheduler:
 
         A sequence that ended or was preempted since `schedule` is left alone. A missing sample is its fault.
         """
+        counts = [work.num_new for work in step.work]
+        decodes = counts.count(1)
+        self._pacer.observe(decodes, sum(counts) - decodes, now - self._scheduled_at)
         advances = []
-        prefill = sum(work.num_new for work in step.work if work.num_new > 1)
-        self._pacer.observe(step.num_tokens - prefill, prefill, now - self._scheduled_at)
         for work in step.work:
             sequence = work.sequence
             if not isinstance(sequence, Sequence) or sequence.status is not Status.RUNNING:
                 continue
-            error = result.faults.get(work.slot)
-            if error is None and work.sample and work.slot not in (result.pooled if work.pool else result.tokens):
-                error = EngineFault("the runner returned nothing for this sequence")
-            if error is not None:
-                self.fail(sequence, now)
-                advances.append(Advance(sequence, work.num_computed, error=error))
-                continue
-            sequence.num_computed += work.num_new
-            if sequence.num_computed // self.kv.block_size > sequence.num_registered:
-                self.kv.commit(sequence)
-            advance = Advance(sequence, work.num_computed, prompt_logprobs=result.prompt_logprobs.get(work.slot))
-            if work.sample:
-                self._sampled(sequence, work, result, advance, now)
-            if work.sample or advance.prompt_logprobs is not None:
+            advance = self._advance(sequence, work, result, now)
+            if advance is not None:
                 advances.append(advance)
         return advances
+
+    def _advance(self, sequence: Sequence, work: Work, result: StepResult, now: float) -> Advance | None:
+        """None where the step gave nothing to tell: a chunk of a prompt."""
+        slot, _, start, count, sample, _, _, pool = work
+        error = result.faults.get(slot)
+        if error is None and sample and slot not in (result.pooled if pool else result.tokens):
+            error = EngineFault("the runner returned nothing for this sequence")
+        if error is not None:
+            self.fail(sequence, now)
+            return Advance(sequence, start, error=error)
+        sequence.num_computed += count
+        if self.kv.caching and sequence.num_computed // self.kv.block_size > sequence.num_registered:
+            self.kv.commit(sequence)
+        prompt_logprobs = result.prompt_logprobs.get(slot)
+        if sample:
+            return self._sampled(sequence, work, result, prompt_logprobs, now)
+        return None if prompt_logprobs is None else Advance(sequence, start, None, prompt_logprobs)
 
     def fail(self, sequence: Sequence, now: float) -> None:
         """End with `error`; nobody else may hit the cached blocks of a sequence that failed."""
         self.kv.distrust(sequence)
         self.finish(sequence, FinishReason.ERROR, None, now)
 
-    def _sampled(self, sequence: Sequence, work: Work, result: StepResult, advance: Advance, now: float) -> None:
+    def _sampled(
+        self,
+        sequence: Sequence,
+        work: Work,
+        result: StepResult,
+        prompt_logprobs: Seq[PromptPosition] | None,
+        now: float,
+    ) -> Advance:
+        slot, start = work.slot, work.num_computed
         if sequence.first_token_at is None:
             sequence.first_token_at = now
         sequence.want_prompt_logprobs = False
-        if sequence.max_tokens == 0 and sequence.kind is Kind.GENERATE:
-            self.finish(sequence, FinishReason.LENGTH, None, now)
-            return
         if sequence.kind is not Kind.GENERATE:
-            advance.pooled = result.pooled.get(work.slot)
-            advance.token = result.tokens.get(work.slot)
             self.finish(sequence, FinishReason.STOP, None, now)
-            return
-        sampled = result.tokens[work.slot]
+            return Advance(sequence, start, result.tokens.get(slot), prompt_logprobs, result.pooled.get(slot))
+        if sequence.max_tokens == 0:
+            self.finish(sequence, FinishReason.LENGTH, None, now)
+            return Advance(sequence, start, None, prompt_logprobs)
+        token = result.tokens[slot]
         try:
             if sequence.grammar is not None:
-                sequence.grammar.accept(sampled.token_id)
-            sequence.token_ids.append(sampled.token_id)
+                sequence.grammar.accept(token.token_id)
+            sequence.token_ids.append(token.token_id)
             ending = ending_of(sequence, self._eos)
         except Exception as error:
             log.exception("a grammar failed", extra={"request_id": sequence.request_id})
             self.fail(sequence, now)
-            advance.error = error
-            return
-        advance.token = sampled
+            return Advance(sequence, start, None, prompt_logprobs, error=error)
         self.policy.charge(sequence, 0, 1)
         if ending is not None:
             self.finish(sequence, *ending, now)
+        return Advance(sequence, start, token, prompt_logprobs)
 
     # -- planning ----------------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ Times are seconds, cache queries and hits are tokens (as in vLLM). Knows no Prom
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import Any
@@ -165,12 +165,14 @@ class StatsRecorder:
         share[0] += sequence.num_prompt_tokens
         share[2] += cached
 
-    def token(self, sequence: Sequence, now: float, last: float | None) -> None:
-        """A token, and when the sequence's last one came."""
-        self.generated_tokens += 1
-        self._share(sequence.share_key)[1] += 1
-        if last is not None:
-            self._between_tokens.observe(now - last)
+    def tokens(self, shares: Seq[str], before: Seq[float | None], now: float) -> None:
+        """The tokens of one step: the share of each, and when its sequence's last one came. Most came together."""
+        self.generated_tokens += len(shares)
+        for key, count in Counter(shares).items():
+            self._share(key)[1] += count
+        for last, count in Counter(before).items():
+            if last is not None:
+                self._between_tokens.observe(now - last, count)
 
     def sequence_finished(self, sequence: Sequence, reason: FinishReason, now: float) -> None:
         self.finished[reason.value] += 1

@@ -64,7 +64,7 @@ class Step:
 
     @property
     def num_tokens(self) -> int:
-        return sum(work.num_new for work in self.work)
+        return sum([work.num_new for work in self.work])
 
 
 class SampledToken(NamedTuple):
