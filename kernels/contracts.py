@@ -321,11 +321,18 @@ class Ops(Protocol):
     ) -> DecoderStack: ...
 
     def decoder_stack(
-        self, hidden: Tensor, stack: DecoderStack, plan: AttentionPlan, positions: Tensor, slot_mapping: Tensor
+        self,
+        hidden: Tensor,
+        stack: DecoderStack,
+        plan: AttentionPlan,
+        positions: Tensor,
+        slot_mapping: Tensor,
+        wanted: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """All layers in one call: `(hidden, residual)`; finish with `add_rms_norm(hidden, residual, final_norm)`.
 
-        `hidden [rows, hidden]` is the scaled embedding; its storage may be reused.
+        `hidden [rows, hidden]` is the scaled embedding; its storage may be reused. `wanted` (int64, ascending) names
+        the rows of the result; what the last layer does behind its attention is then done for those alone.
         """
         ...
 

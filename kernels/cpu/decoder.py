@@ -46,7 +46,12 @@ def pack_stack(layers: Sequence[DecoderLayer], caches: Sequence[KVCache], cos: T
 
 
 def decoder_stack(
-    hidden: Tensor, stack: DecoderStack, plan: AttentionPlan, positions: Tensor, slot_mapping: Tensor
+    hidden: Tensor,
+    stack: DecoderStack,
+    plan: AttentionPlan,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    wanted: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     native_stack: NativeStack = stack.data
     rows, width = plan.num_rows, native_stack.struct.hidden_size
@@ -58,6 +63,8 @@ def decoder_stack(
     x = native(hidden)
     residual = torch.empty_like(x)
     where, slots = typed("positions", positions, torch.int64), typed("slot_mapping", slot_mapping, torch.int64)
+    chosen = None if wanted is None else typed("wanted", wanted, torch.int64)
+    count = rows if chosen is None else chosen.shape[0]
     error = lib().esc_run_stack(
         ctypes.byref(native_stack.struct),
         plan.data.handle,
@@ -65,12 +72,14 @@ def decoder_stack(
         slots.data_ptr(),
         x.data_ptr(),
         residual.data_ptr(),
+        None if chosen is None else chosen.data_ptr(),
+        count,
         stack.cos.shape[0],
         is_bf16(x),
     )
     if error:
         raise KernelError(f"decoder_stack: {FIT_ERRORS[error]}")
-    return x.to(hidden.dtype), residual.to(hidden.dtype)
+    return x[:count].to(hidden.dtype), residual[:count].to(hidden.dtype)
 
 
 def _fill(target: LayerStruct, layer: DecoderLayer, cache: KVCache, tensors: list[Tensor]) -> None:

@@ -100,7 +100,7 @@ SIGNATURES: dict[str, tuple[object, tuple[object, ...]]] = {
     "esc_advise_large_pages": (None, (P, N)),
     "esc_pack_int8": (None, (P, B, N, N, N, P, P)),
     "esc_pack_groups": (None, (P, P, P, N, N, N, N, B, P, P, P)),
-    "esc_run_stack": (c_int, (POINTER(StackStruct), P, P, P, P, P, N, B)),
+    "esc_run_stack": (c_int, (POINTER(StackStruct), P, P, P, P, P, P, N, N, B)),
     "esc_philox": (None, (P, P, P, N)),
     "esc_greedy": (None, (P, N, N, P, P, B)),
     "esc_sample": (None, (P, N, N, P, P, P, P, P, P, B)),

@@ -22,6 +22,7 @@ FIT_ERRORS = {
     3: "plan and cache differ in block size, kv heads or head dimension",
     4: "a position lies outside the rotary tables",
     5: "a slot lies outside the cache",
+    6: "the wanted rows are not ascending or lie outside the step",
 }
 
 

@@ -25,7 +25,12 @@ def pack_stack(layers: Sequence[DecoderLayer], caches: Sequence[KVCache], cos: T
 
 
 def decoder_stack(
-    hidden: Tensor, stack: DecoderStack, plan: AttentionPlan, positions: Tensor, slot_mapping: Tensor
+    hidden: Tensor,
+    stack: DecoderStack,
+    plan: AttentionPlan,
+    positions: Tensor,
+    slot_mapping: Tensor,
+    wanted: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     residual: Tensor | None = None
     for layer, cache in zip(stack.layers, stack.caches, strict=True):
@@ -39,7 +44,7 @@ def decoder_stack(
         hidden = linear(ACTIVATIONS[layer.activation](linear(hidden, layer.gate_up)), layer.down)
     if residual is None:
         raise KernelError("decoder_stack: the stack has no layers")
-    return hidden, residual
+    return (hidden, residual) if wanted is None else (hidden[wanted], residual[wanted])
 
 
 def _attention(

@@ -90,13 +90,13 @@ class Model:
             )
         return packed
 
-    def run(self, ops: Ops, batch: Batch, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    def run(self, ops: Ops, batch: Batch, hidden: Tensor, wanted: Tensor | None = None) -> tuple[Tensor, Tensor]:
         caches = [batch.cache(ops) for _ in range(self.layers)]
         stack = ops.pack_stack(self.pack(ops), caches, self.cos, self.sin)
         pairs = list(zip(batch.query_lens, batch.kv_lens, strict=True))
         positions = torch.cat([torch.arange(kv - query, kv) for query, kv in pairs])
         slots = torch.cat([batch.slots(s)[kv - query :] for s, (query, kv) in enumerate(pairs)])
-        return ops.decoder_stack(hidden.clone(), stack, batch.plan(ops), positions, slots)
+        return ops.decoder_stack(hidden.clone(), stack, batch.plan(ops), positions, slots, wanted)
 
     def batch(self) -> Batch:
         return Batch([1, 9, 1, 20], [30, 9, 1, 75], self.heads, self.kv_heads, self.dim, dtype=self.dtype)
@@ -162,3 +162,29 @@ def test_a_qkv_that_does_not_match_its_heads_is_refused(cpu: Ops) -> None:
     layers[0].num_heads = 5
     with pytest.raises(KernelError, match="qkv has 160 outputs"):
         cpu.pack_stack(layers, [batch.cache(cpu)], model.cos, model.sin)
+
+
+@pytest.mark.parametrize("rows", [[0, 9, 10, 30], [30], list(range(31)), []])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_wanted_rows_have_the_bits_that_they_have_among_all(cpu: Ops, rows: list[int], dtype: torch.dtype) -> None:
+    model = Model(dtype)
+    batch, hidden = model.batch(), torch.randn(31, model.hidden).to(dtype)
+    everything = model.run(cpu, batch, hidden)
+    for some, all_rows in zip(
+        model.run(cpu, batch, hidden, torch.tensor(rows, dtype=torch.int64)), everything, strict=True
+    ):
+        assert torch.equal(some, all_rows[rows])
+
+
+def test_wanted_rows_of_the_reference_are_its_rows(reference: Ops) -> None:
+    model = Model()
+    batch, hidden = model.batch(), torch.randn(31, model.hidden)
+    some = model.run(reference, batch, hidden, torch.tensor([2, 5]))[1]
+    assert torch.equal(some, model.run(reference, batch, hidden)[1][[2, 5]])
+
+
+@pytest.mark.parametrize("rows", [[5, 2], [3, 3], [-1], [31]])
+def test_wanted_rows_that_are_not_ascending_rows_of_the_step_are_refused(cpu: Ops, rows: list[int]) -> None:
+    model = Model()
+    with pytest.raises(KernelError, match="wanted rows"):
+        model.run(cpu, model.batch(), torch.randn(31, model.hidden), torch.tensor(rows))

@@ -237,14 +237,17 @@ API void esc_pack_groups(const uint8_t* codes, const float* scale, const float* 
 }
 
 API int esc_run_stack(const StackCall* stack, const Plan* plan, const int64_t* positions, const int64_t* slots,
-                      void* hidden, void* residual, int64_t table_rows, int x_bf16) {
+                      void* hidden, void* residual, const int64_t* wanted, int64_t count, int64_t table_rows,
+                      int x_bf16) {
   for (int64_t i = 0; i < plan->rows; i++) {
     if (positions[i] < 0 || positions[i] >= table_rows) return 4;
     if (slots[i] < -1 || slots[i] >= stack->layers[0].cache.num_blocks * plan->block_size) return 5;
   }
   for (int64_t i = 0; i < stack->count; i++)
     if (const int error = plan_fits(*plan, stack->layers[i].cache, stack->layers[i].window)) return error;
-  run_stack(*stack, *plan, positions, slots, hidden, residual, x_bf16 != 0);
+  for (int64_t i = 0; wanted && i < count; i++)
+    if (wanted[i] < (i ? wanted[i - 1] + 1 : 0) || wanted[i] >= plan->rows) return 6;
+  run_stack(*stack, *plan, positions, slots, hidden, residual, wanted, count, x_bf16 != 0);
   return 0;
 }
 

@@ -146,10 +146,30 @@ struct Pass {
   }
 };
 
+// body(first row, rows). Many rows: each thread takes its own through all products of a layer, which reads weights once
+// per chunk but keeps activations in one cache and needs no barrier but those around attention. Few rows: threads share
+// each product.
+template <class F>
+void over_chunks(int64_t rows, const F& body) {
+  const int64_t lanes = threads();
+  if (rows < CHUNK_ROWS * lanes) return body(0, rows);
+  const int64_t chunks = lanes * ((rows + lanes * CHUNK_ROWS - 1) / (lanes * CHUNK_ROWS));
+  parallel_items(chunks, [&](int64_t chunk) {
+    const int64_t begin = rows * chunk / chunks;
+    body(begin, rows * (chunk + 1) / chunks - begin);
+  });
+}
+
+// The named rows, in ascending order, move to the front.
+void keep_rows(float* matrix, int64_t width, const int64_t* rows, int64_t count) {
+  for (int64_t i = 0; i < count; i++)
+    if (rows[i] != i) memcpy(matrix + i * width, matrix + rows[i] * width, width * 4);
+}
+
 }  // namespace
 
 void run_stack(const StackCall& stack, const Plan& plan, const int64_t* positions, const int64_t* slots, void* hidden,
-               void* residual, bool bf16) {
+               void* residual, const int64_t* wanted, int64_t count, bool bf16) {
   static thread_local Shared shared;
   const int64_t rows = plan.rows, elements = rows * stack.hidden_size;
   int64_t qkv_width = 0, attended_width = 0;
@@ -168,28 +188,24 @@ void run_stack(const StackCall& stack, const Plan& plan, const int64_t* position
     convert_row((const uint16_t*)hidden, pass.residual, elements);
   else
     memcpy(pass.residual, hidden, elements * 4);
-  // Many rows: each thread takes its own through all products of a layer, which reads weights once per chunk but keeps
-  // activations in one cache and needs no barrier but those around attention. Few rows: threads share each product.
-  const int64_t lanes = threads(), tall = rows >= CHUNK_ROWS * lanes;
-  const int64_t chunks = tall ? lanes * ((rows + lanes * CHUNK_ROWS - 1) / (lanes * CHUNK_ROWS)) : 1;
-  for (int64_t i = 0; i <= stack.count; i++) {
-    const auto products = [&](int64_t chunk) {
-      const int64_t begin = rows * chunk / chunks, count = rows * (chunk + 1) / chunks - begin;
-      if (i > 0) pass.after_attention(i - 1, begin, count);
-      if (i < stack.count) pass.before_attention(i, begin, count);
-    };
-    if (tall)
-      parallel_items(chunks, products);
-    else
-      products(0);
-    if (i == stack.count) break;
+  for (int64_t i = 0; i < stack.count; i++) {
+    over_chunks(rows, [&](int64_t begin, int64_t size) {
+      if (i > 0) pass.after_attention(i - 1, begin, size);
+      pass.before_attention(i, begin, size);
+    });
     const Layer& layer = stack.layers[i];
     attend(plan, layer.cache, (const float*)pass.qkv, layer.qkv->n, pass.attended, layer.heads * layer.dim, layer.scale,
            layer.window, layer.softcap);
   }
+  const Layer& last = stack.layers[stack.count - 1];
+  if (wanted) {
+    keep_rows(pass.residual, stack.hidden_size, wanted, count);
+    keep_rows(pass.attended, last.heads * last.dim, wanted, count);
+  }
+  over_chunks(count, [&](int64_t begin, int64_t size) { pass.after_attention(stack.count - 1, begin, size); });
   if (!bf16) return;
-  convert_row(pass.hidden, (uint16_t*)hidden, elements);
-  convert_row(pass.residual, (uint16_t*)residual, elements);
+  convert_row(pass.hidden, (uint16_t*)hidden, count * stack.hidden_size);
+  convert_row(pass.residual, (uint16_t*)residual, count * stack.hidden_size);
 }
 
 }  // namespace esclusa

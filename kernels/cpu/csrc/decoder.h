@@ -30,8 +30,9 @@ struct StackCall {
   const float* sin;
 };
 
-// hidden and residual: float or bfloat16 [rows][hidden_size]; hidden is read and overwritten, residual is written.
+// hidden and residual: float or bfloat16 [rows][hidden_size]; hidden is read and overwritten, residual is written. Where
+// `wanted` (ascending) names `count` rows, the first `count` rows of both hold the result for these.
 void run_stack(const StackCall& stack, const Plan& plan, const int64_t* positions, const int64_t* slots, void* hidden,
-               void* residual, bool bf16);
+               void* residual, const int64_t* wanted, int64_t count, bool bf16);
 
 }  // namespace esclusa
