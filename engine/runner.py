@@ -100,7 +100,7 @@ class ModelRunner:
             return StepResult()
         tensors = self._arrays.fill(step)
         with torch.inference_mode():
-            hidden = self._clock.run(model.forward, self._forward_batch(tensors))
+            hidden = self._clock.run(model.forward, self._forward_batch(step, tensors))
             tokens, faults = self._sample(model, step, tensors, hidden)
             prompt_logprobs, pooled = self._prompt_evidence(model, step, tensors, hidden)
             faults |= {slot: _not_finite() for slot, vector in pooled.items() if not isfinite(vector[0])}
@@ -147,7 +147,7 @@ class ModelRunner:
                 self._sampler.admit(item.slot, item.sequence)
                 self._pooler.forget(item.slot)
 
-    def _forward_batch(self, tensors: StepTensors) -> ForwardBatch:
+    def _forward_batch(self, step: Step, tensors: StepTensors) -> ForwardBatch:
         model = self.model_config
         plan = self._clock.run(
             self._ops.plan_attention,
@@ -159,7 +159,12 @@ class ModelRunner:
             model.num_kv_heads,
             model.head_dim,
         )
-        return ForwardBatch(tensors.token_ids, tensors.positions, tensors.slot_mapping, plan)
+        rows = tensors.row_starts[-1]
+        wanted = None
+        if rows > len(step.work) and not _needs_all_rows(step):
+            last = [end - 1 for item, _, end in _spans(step, tensors) if item.sample]
+            wanted = torch.tensor(last, dtype=torch.int64)
+        return ForwardBatch(tensors.token_ids, tensors.positions, tensors.slot_mapping, plan, wanted)
 
     def _sample(
         self, model: Decoder, step: Step, tensors: StepTensors, hidden: Tensor
@@ -196,7 +201,7 @@ class ModelRunner:
         self, model: Decoder, step: Step, tensors: StepTensors, hidden: Tensor
     ) -> tuple[dict[int, list[PromptLogprob]], dict[int, list[float]]]:
         """By slot: the prompt log-probabilities of chunks that want them, and the vectors of embeddings that ended."""
-        if not any([item.want_prompt_logprobs or item.pool for item in step.work]):  # noqa: C419 - twice as fast
+        if not _needs_all_rows(step):
             return {}, {}
         logprobs = {
             item.slot: self._prompt_logprobs(model, item, hidden[first:end])
@@ -271,6 +276,11 @@ def _spans(step: Step, tensors: StepTensors) -> Iterator[tuple[Work, int, int]]:
     """Each work item with its first row and the row after its last."""
     starts = tensors.row_starts
     return zip(step.work, starts, starts[1:], strict=False)
+
+
+def _needs_all_rows(step: Step) -> bool:
+    """Whether some item asks for more than the next token."""
+    return any([item.want_prompt_logprobs or item.pool for item in step.work])  # noqa: C419 - twice as fast
 
 
 def _not_finite() -> EngineFault:

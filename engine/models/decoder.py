@@ -26,6 +26,11 @@ class ForwardBatch:
     positions: Tensor
     slot_mapping: Tensor
     plan: AttentionPlan
+    wanted: Tensor | None = None
+    """Ascending rows (int64) whose hidden states are asked for; None for all."""
+
+    def choose(self, hidden: Tensor) -> Tensor:
+        return hidden if self.wanted is None else hidden[self.wanted]
 
 
 class Decoder(Protocol):
@@ -38,7 +43,7 @@ class Decoder(Protocol):
         ...
 
     def forward(self, batch: ForwardBatch) -> Tensor:
-        """Write the step's keys and values; hidden states before the last norm, [rows, hidden]."""
+        """Write the step's keys and values; hidden states of the wanted rows before the last norm, [wanted, hidden]."""
         ...
 
     def last_norm(self, hidden: Tensor) -> Tensor: ...

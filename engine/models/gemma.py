@@ -72,7 +72,7 @@ class Gemma3Model:
             normed = self._norm(hidden, layer.pre_feedforward_norm)
             mixed = feed_forward(self._ops, layer.mlp, normed, self.config.hidden_activation)
             hidden = hidden + self._norm(mixed, layer.post_feedforward_norm)
-        return hidden
+        return batch.choose(hidden)
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return self._ops.rms_norm(hidden, weight, self.config.norm_eps, _OFFSET)

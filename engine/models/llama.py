@@ -33,7 +33,12 @@ class LlamaModel:
     def forward(self, batch: ForwardBatch) -> Tensor:
         assert self._stack is not None, "bind() comes before forward()"
         hidden, residual = self._ops.decoder_stack(
-            self._trunk.embed(batch.token_ids), self._stack, batch.plan, batch.positions, batch.slot_mapping
+            self._trunk.embed(batch.token_ids),
+            self._stack,
+            batch.plan,
+            batch.positions,
+            batch.slot_mapping,
+            batch.wanted,
         )
         return hidden.add_(residual)
 

@@ -69,7 +69,7 @@ class MixtralModel:
             mixed = attend(ops, config, layer.attention, normed, cache, self._rotary, batch)
             normed, residual = ops.add_rms_norm(mixed, residual, layer.post_attention_norm, config.norm_eps)
             mixed = self._feed_forward(layer, normed)
-        return residual if mixed is None else residual + mixed
+        return batch.choose(residual if mixed is None else residual + mixed)
 
     def _feed_forward(self, layer: _Layer, normed: Tensor) -> Tensor:
         activation = self.config.hidden_activation
