@@ -18,6 +18,20 @@ _new_decoder = codecs.getincrementaldecoder("utf-8")
 class Detokenizer:
     """`token_bytes` gives the bytes of one token. `matcher` None: no stop strings, nothing is ever held back."""
 
+    __slots__ = (
+        "_count",
+        "_decoder",
+        "_held",
+        "_hidden",
+        "_include_stop",
+        "_matcher",
+        "_min_tokens",
+        "_state",
+        "_token_bytes",
+        "_whole",
+        "stopped_by",
+    )
+
     def __init__(
         self,
         token_bytes: Callable[[int], bytes],

@@ -51,6 +51,7 @@ class ChoiceOutput:
         "_token_bytes",
         "last_token_at",
         "reported",
+        "stopped_by",
     )
 
     def __init__(
@@ -72,10 +73,8 @@ class ChoiceOutput:
         self.reported = False
         """Its last event has been made."""
         self.last_token_at: float | None = None
-
-    @property
-    def stopped_by(self) -> str | None:
-        return self._detokenizer.stopped_by
+        self.stopped_by: str | None = None
+        """The stop string that ended the text."""
 
     def accept(self, token: SampledToken) -> str:
         """Count a token and return the text that is now certain. The token that ends the choice shows no text."""
@@ -87,10 +86,14 @@ class ChoiceOutput:
         ended = sequence.finish_reason is FinishReason.STOP and token.token_id in self._endings
         if ended and not sequence.sampling.include_stop_str_in_output:
             return ""
-        return self._detokenizer.push(token.token_id)
+        text = self._detokenizer.push(token.token_id)
+        self.stopped_by = self._detokenizer.stopped_by
+        return text
 
     def flush(self) -> str:
-        return self._detokenizer.flush()
+        text = self._detokenizer.flush()
+        self.stopped_by = self._detokenizer.stopped_by
+        return text
 
     def logprobs_of(self, token: SampledToken) -> tuple[TokenLogprobs, ...]:
         if self._sequence.sampling.logprobs is None or token.logprob is None:
@@ -118,6 +121,8 @@ class ChoiceOutput:
 
 class RequestOutput:
     """All choices of one request. The last event carries the usage, counted once."""
+
+    __slots__ = ("_prompt_logprobs", "_token_bytes", "choices", "request_id", "sequences")
 
     def __init__(
         self,

@@ -68,18 +68,13 @@ class Plan:
 
     def to_work(self) -> tuple[Work, ...]:
         """The step's work. Marks the sequences as seen by the runner."""
-        return tuple(self._work(sequence, count) for sequence, count in self.new_tokens.items())
-
-    def _work(self, sequence: Sequence, count: int) -> Work:
-        start, fresh = sequence.num_computed, sequence.fresh
-        sequence.fresh = False
-        return Work(
-            sequence.slot,
-            sequence,
-            start,
-            count,
-            start + count == len(sequence.token_ids),
-            fresh,
-            sequence.want_prompt_logprobs and start < sequence.num_prompt_tokens,
-            sequence.kind is Kind.EMBED,
-        )
+        work = []
+        for sequence, count in self.new_tokens.items():
+            start, fresh = sequence.num_computed, sequence.fresh
+            samples = start + count == len(sequence.token_ids)
+            scores_prompt = sequence.want_prompt_logprobs and start < sequence.num_prompt_tokens
+            pools = sequence.kind is Kind.EMBED
+            work.append(Work(sequence.slot, sequence, start, count, samples, fresh, scores_prompt, pools))
+            if fresh:
+                sequence.fresh = False
+        return tuple(work)

@@ -207,8 +207,10 @@ class Scheduler:
     def _plan_running(self, plan: Plan) -> bool:
         """Decodes first, then prefill chunks, each in admission order. False when somebody was preempted."""
         before = self.num_preemptions
-        decodes = [s for s in self.running if s.remaining == 1]
-        prefills = [s for s in self.running if s.remaining != 1]
+        decodes: list[Sequence] = []
+        prefills: list[Sequence] = []
+        for sequence in self.running:
+            (decodes if sequence.remaining == 1 else prefills).append(sequence)
         plan.most_prefill = self._most_prefill(len(decodes), len(prefills) + len(self.waiting))
         half = plan.budget // 2 if self.policy.leaves_room and len(self.waiting) else 0
         for sequence in decodes:
