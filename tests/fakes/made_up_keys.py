@@ -1,4 +1,4 @@
-"""Keys of every form that the guardrails know, made up here so that no file holds anything that looks like a real one."""
+"""Keys of every form that the guardrails know, made up here: no file holds anything that looks like a real one."""
 
 from __future__ import annotations
 
