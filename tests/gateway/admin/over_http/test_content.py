@@ -45,7 +45,9 @@ def stage_overrides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def ask(stage: Stage, role: str = "kept", **changes: Any) -> str:
     body = {"model": "mini", "messages": [{"role": "user", "content": QUESTION}], **changes}
-    answer = httpx2.post(f"{stage.url}/v1/chat/completions", json=body, headers=stage.headers(role, sub="u-asks"))
+    answer = httpx2.post(
+        f"{stage.url}/v1/chat/completions", json=body, headers=stage.headers(role, sub="u-asks"), timeout=30
+    )
     assert answer.status_code == 200, answer.text
     return answer.headers["x-request-id"]
 
@@ -57,6 +59,7 @@ def read(
         f"{stage.url}/admin/v1/audit/requests/{request_id}/content",
         params={} if reason is None else {"reason": reason},
         headers=stage.headers(role, sub=f"u-{role}", tenant=tenant),
+        timeout=30,
     )
 
 
@@ -73,7 +76,7 @@ def test_a_content_reader_sees_what_was_asked_and_answered(stage: Stage, stream:
 
 def test_an_embedding_leaves_its_inputs_and_no_answer(stage: Stage) -> None:
     body = {"model": "embed", "input": [QUESTION, "otra"]}
-    made = httpx2.post(f"{stage.url}/v1/embeddings", json=body, headers=stage.headers("kept"))
+    made = httpx2.post(f"{stage.url}/v1/embeddings", json=body, headers=stage.headers("kept"), timeout=30)
     (prompt,) = read(stage, made.headers["x-request-id"]).json()["data"]
     assert prompt["content"]["inputs"] == [QUESTION, "otra"]
 

@@ -36,7 +36,7 @@ def stage_overrides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def ask(stage: Stage, role: str) -> httpx2.Response:
     body = {"model": "mini", "messages": [{"role": "user", "content": "Hola"}]}
-    return httpx2.post(f"{stage.url}/v1/chat/completions", json=body, headers=stage.headers(role))
+    return httpx2.post(f"{stage.url}/v1/chat/completions", json=body, headers=stage.headers(role), timeout=30)
 
 
 def test_a_request_whose_content_must_be_encrypted_is_refused_and_recorded(stage: Stage) -> None:

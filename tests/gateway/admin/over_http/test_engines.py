@@ -16,6 +16,8 @@ from tests.fakes.stage import Stage
 from tests.fakes.tiny_model import write_tiny_model
 
 ENGINES = "/admin/v1/engines"
+SNAPSHOT_S = 1.2
+"""A paused engine renews its figures once a second."""
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hola"}], "max_tokens": 4, "ignore_eos": True}
 
 
@@ -117,8 +119,9 @@ def test_a_paused_engine_refuses_with_a_hint_and_resumes(console: Console) -> No
 def test_a_pause_holds_a_running_answer_and_loses_nothing_of_it(console: Console) -> None:
     with running(console.stage, tokens=1500) as lines:
         assert console.post("pause").status_code == 200
+        time.sleep(SNAPSHOT_S)
         held = console.get("/tiny").json()["generated_tokens"]
-        time.sleep(0.3)
+        time.sleep(SNAPSHOT_S)
         found = console.get("/tiny").json()
         assert (found["running"], found["generated_tokens"]) == (1, held)
         assert console.post("resume").status_code == 200
