@@ -73,6 +73,38 @@ def engine(
 
 
 @app.command()
+def quality(
+    model: str = typer.Option("smollm2-135m-instruct", "--model", help="Demo model id, directory or GGUF file."),
+    quantization: str = typer.Option("int8,int4", help="Comma-separated: int8,int4,gguf (gguf: GGUF files only)."),
+    text: Path | None = typer.Option(
+        None, exists=True, dir_okay=False, help="UTF-8 text; default: the shipped sample."
+    ),
+    threads: int | None = typer.Option(None, min=1, help="Torch threads; default: the cores of this process."),
+    as_json: bool = typer.Option(False, "--json", help="JSON on stdout."),
+) -> None:
+    """Perplexity of a text per quantisation, and divided by that of bf16 (`over_bf16`).
+
+    Example: esclusa bench quality --quantization int8,int4,gguf --json
+    """
+    from engine.benchmark.child import BenchmarkError
+    from engine.benchmark.quality import compare
+    from gateway.errors import ConfigError
+
+    names = tuple(name.strip() for name in quantization.split(",") if name.strip())
+    job = {"model": str(_model_path(model)), "threads": threads, "text": None if text is None else str(text.absolute())}
+    try:
+        report = compare(job, names, _say)
+    except BenchmarkError as error:
+        raise ConfigError(str(error)) from error
+    if as_json:
+        print(json.dumps(report, indent=2))
+        return
+    print(f"{'weights':10}{'perplexity':>12}{'over bf16':>12}")
+    for row in report["rows"]:
+        print(f"{row['quantization']:10}{row['perplexity']:12.4f}{row['over_bf16']:12.4f}")
+
+
+@app.command()
 def kernels(as_json: bool = typer.Option(False, "--json", help="JSON on stdout.")) -> None:
     """Time each op per back end in GB/s and GFLOP/s against the machine's own ceilings.
 
