@@ -205,7 +205,6 @@ class Ops(Protocol):
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
         """`x / sqrt(mean(x^2) + eps) * (weight + offset)`, arXiv 1910.07467. Gemma: `offset=1`."""
-        ...
 
     def add_rms_norm(
         self, x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float = 0.0
@@ -214,11 +213,9 @@ class Ops(Protocol):
 
         May reuse the storage of `x` and `residual`: both are dead after the call.
         """
-        ...
 
     def head_rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
         """RMSNorm of each head of `x [rows, heads, dim]` with one `weight [dim]` (qk-norm)."""
-        ...
 
     def layer_norm(self, x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor: ...
 
@@ -227,11 +224,9 @@ class Ops(Protocol):
 
         `cos`/`sin` are float32 `[max_positions, rotary/2]`; `positions` int64 `[rows]`; dimensions past `rotary` stay.
         """
-        ...
 
     def silu_mul(self, x: Tensor) -> Tensor:
         """`silu(x[:, :n]) * x[:, n:]` for `x [rows, 2n]`."""
-        ...
 
     def gelu_tanh_mul(self, x: Tensor) -> Tensor: ...
 
@@ -245,19 +240,15 @@ class Ops(Protocol):
         device: torch.device | str,
     ) -> KVCache:
         """Uninitialised storage. Ops never read a slot that was not written."""
-        ...
 
     def kv_write(self, cache: KVCache, key: Tensor, value: Tensor, slot_mapping: Tensor) -> None:
         """Store `key`/`value [rows, kv_heads, dim]` at `slot = block*block_size + offset` (int64); -1 skips the row."""
-        ...
 
     def copy_blocks(self, cache: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
         """Copy whole blocks `(source, target)`, in order."""
-        ...
 
     def read_kv(self, cache: KVCache, slots: Tensor) -> tuple[Tensor, Tensor]:
         """`(key, value) [n, kv_heads, dim]` of int64 slots: for tests and block export."""
-        ...
 
     def plan_attention(
         self,
@@ -274,7 +265,6 @@ class Ops(Protocol):
         """Geometry for `paged_attention`: int32 `query_start [S+1]`, `kv_len [S]` (after this step's writes),
         `block_tables [S, max_blocks]` (entries past the length are ignored). `window` only balances the work split.
         """
-        ...
 
     def paged_attention(
         self,
@@ -290,7 +280,6 @@ class Ops(Protocol):
         Query head h reads kv head `h // (heads // kv_heads)`. `window`: position p sees keys `p-window < j <= p`.
         `softcap`: scores become `softcap * tanh(score / softcap)`. Keys of this step must have been written before.
         """
-        ...
 
     def pack_linear(
         self,
@@ -303,18 +292,15 @@ class Ops(Protocol):
         """Pack `weight [out, in]` once. A sequence is stacked along `out` (fused qkv, gate_up). `dtype` is that of the
         activations (default: the weight's). `quantization` is one of `QUANTIZATIONS`. Raises `KernelError`.
         """
-        ...
 
     def linear(
         self, x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None, out: Tensor | None = None
     ) -> Tensor:
         """`x @ weight.T + bias`; `out_dtype=torch.float32` for logits. `out` contiguous `[rows, outputs]` of that dtype
         is written and returned, to spare the system fresh pages for a large result."""
-        ...
 
     def embedding(self, ids: Tensor, table: Weight, dtype: torch.dtype | None = None) -> Tensor:
         """Rows `ids` (int64 `[n]`) of `table`, dequantised if need be. An id out of range raises `KernelError`."""
-        ...
 
     def pack_stack(
         self, layers: Sequence[DecoderLayer], caches: Sequence[KVCache], cos: Tensor, sin: Tensor
@@ -334,15 +320,12 @@ class Ops(Protocol):
         `hidden [rows, hidden]` is the scaled embedding; its storage may be reused. `wanted` (int64, ascending) names
         the rows of the result; what the last layer does behind its attention is then done for those alone.
         """
-        ...
 
     def philox_uniform(self, seeds: Tensor, positions: Tensor) -> Tensor:
         """float64 in [0, 1) per row from Philox4x32-10 (Salmon et al., SC 2011): key = seed, counter = position."""
-        ...
 
     def greedy(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """`(argmax int64, its log-probability float32)` per row; equal logits: the lowest id. NaN never wins."""
-        ...
 
     def sample(
         self, logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, uniforms: Tensor
@@ -352,21 +335,17 @@ class Ops(Protocol):
         `temperature`, `top_p`, `min_p` float32, `top_k` int32 (<= 0: off), `uniforms` float64, all `[rows]`, on the
         logits' device. temperature 0 is greedy. A row's result depends on that row alone. `-inf` logits never win.
         """
-        ...
 
     def row_stats(self, logits: Tensor, token_ids: Tensor, topk: int = 0) -> RowStats:
         """Evidence about raw `logits [rows, vocab]` for the token chosen in each row."""
-        ...
 
     def apply_token_bitmask(self, logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
         """In place: row `rows[i]` of logits gets -inf where bit `v % 32` of int32 `bitmask[i, v // 32]` is 0."""
-        ...
 
     deterministic: bool
 
     def report(self) -> list[Choice]:
         """Per op: back end chosen and why the others are off."""
-        ...
 
 
 def check_rows(name: str, x: Tensor, width: int) -> None:
