@@ -65,6 +65,11 @@ struct Candidate {
 };
 bool before(const Candidate& a, const Candidate& b) { return a.mass > b.mass || (a.mass == b.mass && a.id < b.id); }
 
+uint32_t to_bits(float f) {
+  uint32_t bits;
+  memcpy(&bits, &f, 4);
+  return bits;
+}
 float from_bits(uint32_t bits) {
   float f;
   memcpy(&f, &bits, 4);
@@ -106,46 +111,81 @@ void measure(const float* mass, int64_t vocab, Above (&probes)[PROBES]) {
   }
 }
 
+// Entries with masses in [least, most), in ascending order of ids; `ids` null: the position is the id.
+struct Slice {
+  std::vector<float> mass;
+  std::vector<int32_t> ids;
+};
+
+void slice(const float* mass, const int32_t* ids, int64_t size, float least, float most, Slice& into) {
+  into.mass.resize(size + LANES);
+  into.ids.resize(size + LANES);
+  int64_t count = 0, at = 0;
+#if defined(__AVX512F__)
+  __m512i place = (__m512i)iota();
+  for (; at + LANES <= size; at += LANES, place = _mm512_add_epi32(place, _mm512_set1_epi32(LANES))) {
+    const __m512 e = (__m512)load(mass + at);
+    const __mmask16 inside = _mm512_cmp_ps_mask(e, _mm512_set1_ps(least), _CMP_GE_OQ) &
+                             _mm512_cmp_ps_mask(e, _mm512_set1_ps(most), _CMP_LT_OQ);
+    if (!inside) continue;
+    const __m512i names = ids ? _mm512_loadu_si512(ids + at) : place;
+    _mm512_storeu_ps(into.mass.data() + count, _mm512_maskz_compress_ps(inside, e));
+    _mm512_storeu_si512(into.ids.data() + count, _mm512_maskz_compress_epi32(inside, names));
+    count += __builtin_popcount(inside);
+  }
+#endif
+  for (; at < size; at++)
+    if (mass[at] >= least && mass[at] < most) {
+      into.mass[count] = mass[at];
+      into.ids[count++] = ids ? ids[at] : (int32_t)at;
+    }
+  into.mass.resize(count);
+  into.ids.resize(count);
+}
+
 // Zeroes all but the first `limit` masses of the order (mass, id), or those before which less than `target` lies, and
-// returns what is left. The border is found by narrowing thresholds with vector passes; only the last few are sorted.
-double keep_largest(float* mass, int64_t vocab, int64_t limit, double target) {
+// returns what is left. The border is found by narrowing thresholds with vector passes, soon over the entries between
+// the thresholds alone; only the last few are sorted.
+double keep_largest(float* mass, int64_t vocab, int64_t limit, double target, double total) {
   const auto reached = [&](const Above& a) { return a.count >= limit || a.sum >= target; };
-  Above high{0x3f800001u, 0, 0.0}, low{1, vocab, std::numeric_limits<double>::infinity()};
+  Above high{0x3f800001u, 0, 0.0}, low{1, vocab, std::numeric_limits<double>::infinity()}, passed{0, 0, 0.0};
   bool known = false;  // whether `low` was measured
-  Above probes[PROBES] = {{0x3dcccccdu, 0, 0}, {0x3c23d70au, 0, 0}, {0x3a83126fu, 0, 0}, {1, 0, 0}};
+  static thread_local Slice slices[2];
+  const float* values = mass;
+  const int32_t* ids = nullptr;
+  int64_t size = vocab;
+  const auto narrow = [&](Slice& into) {  // `into` is not what `values` lies in
+    slice(values, ids, size, from_bits(low.bits), from_bits(high.bits), into);
+    values = into.mass.data(), ids = into.ids.data(), size = (int64_t)into.mass.size(), passed = high;
+  };
+  int next = 0;
+  // Where few ids hold the mass the border lies near the largest, which is 1; where many do, around their mean.
+  Above probes[PROBES] = {};
+  const float mean = (float)(total / (double)vocab);
+  const float first[PROBES] = {std::max(0.03f, 4 * mean), std::max(0.0003f, mean), mean / 16, from_bits(1)};
+  for (int p = 0; p < PROBES; p++) probes[p].bits = std::max(to_bits(first[p]), 1u);
   while (high.bits - low.bits > 1 && (!known || low.count - high.count > EDGE)) {
-    measure(mass, vocab, probes);
+    measure(values, size, probes);
+    for (Above& probe : probes) probe.count += passed.count, probe.sum += passed.sum;
     known = true;
     int p = 0;
     while (p < PROBES && !reached(probes[p])) high = probes[p++];
     if (p == PROBES && high.bits == 1) return high.sum;  // nothing to drop
     if (p < PROBES) low = probes[p];
+    if (low.count - high.count < size / 2) narrow(slices[next]), next = 1 - next;
     const uint32_t width = high.bits - low.bits;
     for (int i = 0; i < PROBES; i++) probes[i].bits = high.bits - (uint32_t)((uint64_t)width * (i + 1) / (PROBES + 1));
     for (int i = 0; i < PROBES; i++) probes[i].bits = std::max(probes[i].bits, low.bits);
   }
+  narrow(slices[next]);
   static thread_local std::vector<Candidate> edge;
   edge.clear();
-  const float least = from_bits(low.bits), most = from_bits(high.bits);
-  int64_t at = 0;
-#if defined(__AVX512F__)
-  for (; at + LANES <= vocab; at += LANES) {
-    const __m512 e = (__m512)load(mass + at);
-    uint32_t hits = _mm512_cmp_ps_mask(e, _mm512_set1_ps(least), _CMP_GE_OQ) &
-                    _mm512_cmp_ps_mask(e, _mm512_set1_ps(most), _CMP_LT_OQ);
-    for (; hits; hits &= hits - 1) {
-      const int64_t i = at + __builtin_ctz(hits);
-      edge.push_back({mass[i], (int32_t)i});
-    }
-  }
-#endif
-  for (; at < vocab; at++)
-    if (mass[at] >= least && mass[at] < most) edge.push_back({mass[at], (int32_t)at});
+  for (int64_t i = 0; i < size; i++) edge.push_back({values[i], ids[i]});
   // Neighbouring thresholds leave only equal masses, which are in order already.
   if (high.bits - low.bits > 1) std::sort(edge.begin(), edge.end(), before);
   int64_t count = high.count;
   double sum = high.sum;
-  Candidate last{most, -1};
+  Candidate last{from_bits(high.bits), -1};
   for (const Candidate& c : edge) {
     if (count > 0 && (count >= limit || sum >= target)) break;
     last = c;
@@ -154,12 +194,12 @@ double keep_largest(float* mass, int64_t vocab, int64_t limit, double target) {
   }
   const vf border = splat(last.mass);
   const vi last_id = splat_i(last.id);
-  vi ids = iota();
+  vi at = iota();
   for_lanes(vocab, [&](int64_t i, int n) {
     const vf e = load_n(mass + i, n);
-    const vi kept = (vi)(e > border) | ((vi)(e == border) & (vi)(last_id >= ids));
+    const vi kept = (vi)(e > border) | ((vi)(e == border) & (vi)(last_id >= at));
     store_n(mass + i, (vf)((vi)e & kept), n);
-    ids += 16;
+    at += 16;
   });
   return sum;
 }
@@ -207,9 +247,9 @@ int64_t sample_row(const T* logits, int64_t vocab, const SampleSettings& setting
     total += reduce_add(sum);
   }
   if (settings.top_k > 0 && settings.top_k < vocab)
-    total = keep_largest(mass.data(), vocab, settings.top_k, std::numeric_limits<double>::infinity());
+    total = keep_largest(mass.data(), vocab, settings.top_k, std::numeric_limits<double>::infinity(), total);
   if (settings.top_p < 1.0f)
-    keep_largest(mass.data(), vocab, std::numeric_limits<int64_t>::max(), (double)settings.top_p * total);
+    keep_largest(mass.data(), vocab, std::numeric_limits<int64_t>::max(), (double)settings.top_p * total, total);
   sums.clear();
   total = 0;
   for (int64_t begin = 0; begin < vocab; begin += BLOCK) {
