@@ -190,9 +190,7 @@ class EngineCore:
             result = self._execute(step)
             run_s = time.perf_counter() - before_run
             now = self._clock()
-            for advance in self.scheduler.update(step, result, now):
-                self._apply(advance, now)
-            self._count_tokens(now)
+            self._apply(self.scheduler.update(step, result, now), now)
             step_s = time.perf_counter() - started
             host_s = step_s - (result.kernel_s if result.kernel_s else run_s - result.host_s)
             self.recorder.step(step.num_tokens, host_s, step_s, self.scheduler.kv.snapshot(self.scheduler.running))
@@ -205,21 +203,23 @@ class EngineCore:
         self._report_ended()
         return self._take_outbox()
 
-    def _apply(self, advance: Advance, now: float) -> None:
-        sequence = advance.sequence
-        living = self._living.get(sequence.request_id)
-        if living is None:
-            return
-        if advance.error is not None:
-            if isinstance(advance.error, CulpritFault):
-                self.culprits.append(living.submission.fingerprint)
-            self._fail(living, _as_fault(advance.error))
-            return
-        try:
-            self._report(living, advance, now)
-        except Exception as error:
-            log.exception("the output of one request failed", extra={"request_id": sequence.request_id})
-            self._fail(living, _as_fault(error))
+    def _apply(self, advances: list[Advance], now: float) -> None:
+        for advance in advances:
+            request_id = advance.sequence.request_id
+            living = self._living.get(request_id)
+            if living is None:
+                continue
+            if advance.error is not None:
+                if isinstance(advance.error, CulpritFault):
+                    self.culprits.append(living.submission.fingerprint)
+                self._fail(living, _as_fault(advance.error))
+                continue
+            try:
+                self._report(living, advance, now)
+            except Exception as error:
+                log.exception("the output of one request failed", extra={"request_id": request_id})
+                self._fail(living, _as_fault(error))
+        self._count_tokens(now)
 
     def _report(self, living: _Living, advance: Advance, now: float) -> None:
         sequence, _, token, prompt_logprobs, _, _ = advance

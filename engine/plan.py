@@ -55,7 +55,7 @@ class Plan:
 
         Who is dropped keeps its slot and blocks and is planned again in the next step.
         """
-        suspects = list(dict.fromkeys(s.request_id for s in self.new_tokens if s.suspect))
+        suspects = list(dict.fromkeys([s.request_id for s in self.new_tokens if s.suspect]))
         if not suspects:
             return
         others = any(not sequence.suspect for sequence in self.new_tokens)

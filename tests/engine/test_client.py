@@ -276,6 +276,12 @@ async def test_embed_gives_one_vector_per_input_in_order(start: Start) -> None:
     assert vectors == [(6.0, 3.0), (40.0, 10.0), (5.0, 1.0)]
 
 
+async def test_an_embedding_that_is_ended_before_its_vector_raises(start: Start) -> None:
+    engine = await start(slow(), max_num_batched_tokens=4)
+    with pytest.raises(EngineUnavailable, match="aborted"):
+        await engine.embed([[1, 2, 3], [4] * 10], deadline_s=time.monotonic() + 0.001)
+
+
 class Encoder:
     def embed(self, token_id_lists: Sequence[Sequence[int]]) -> list[list[float]]:
         if any(ids[0] == 9 for ids in token_id_lists):

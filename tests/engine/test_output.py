@@ -130,6 +130,18 @@ def test_hits_are_counted_per_share() -> None:
     assert (shares["t1"].generated_tokens, shares["t2"].generated_tokens) == (2, 3)
 
 
+def test_every_token_after_a_choices_first_is_one_gap_and_belongs_to_its_share() -> None:
+    engine = engine_of(max_num_seqs=3, max_num_batched_tokens=8)
+    lengths = [2, 5, 9, 4, 7]
+    asked = [request(str(i), "hola", share_key="ab"[i % 2], max_tokens=n) for i, n in enumerate(lengths)]
+    engine.generate([*asked, request("n", "hola", n=2, share_key="c", max_tokens=3)])
+    stats = engine.stats()
+    gaps = dict(stats.histograms)["inter_token_latency_seconds"]
+    assert sum(gaps.counts) == sum(lengths) - len(lengths) + 2 * (3 - 1)
+    assert [share.generated_tokens for _, share in sorted(stats.shares)] == [2 + 9 + 7, 5 + 4, 6]
+    assert stats.generated_tokens == 33
+
+
 @pytest.mark.parametrize(
     ("tokens", "looping"),
     [
