@@ -46,6 +46,15 @@ def peak_rss_bytes(pid: int | None = None) -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 if pid is None else None
 
 
+def busy_cpu_s() -> float | None:
+    """CPU seconds that all processes of the machine have used so far; None where the system does not tell."""
+    stat = Path("/proc/stat")
+    if not stat.is_file():
+        return None
+    user, nice, system, _idle, _wait, irq, softirq = map(int, stat.read_text().splitlines()[0].split()[1:8])
+    return (user + nice + system + irq + softirq) / os.sysconf("SC_CLK_TCK")
+
+
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)

@@ -20,9 +20,11 @@ from engine.benchmark.child import report_progress
 from engine.benchmark.load import GREEDY, follow, run
 from engine.benchmark.machine import peak_rss_bytes
 from engine.benchmark.measure import Trace, crowded_gaps, gaps_within, percentile, rounded
+from engine.benchmark.memory import count_parameters, model_bytes
 from engine.benchmark.workload import FIRST_ID, LAST_ID, BenchRequest
 from engine.client import AsyncEngine
 from engine.config import EngineConfig
+from engine.placement import resolve_device, resolve_dtype
 from engine.ports import LoadedModel, Progress
 from engine.runner import ModelRunner, load_model
 from engine.weights.loader import open_checkpoint
@@ -49,7 +51,7 @@ class Sizes:
     running: int = 64
     decode_tokens: int = 48
     sampling_rounds: int = 4
-    kv_blocks: int = 1024
+    kv_blocks: int = 768
     """Of 16 tokens. So few that the scenarios write the whole pool: memory that is only promised costs nothing."""
 
 
@@ -156,16 +158,20 @@ async def sampling_overhead(engine: AsyncEngine, rng: random.Random, sizes: Size
 
 
 def _memory(engine: AsyncEngine, runner: ModelRunner, config: EngineConfig) -> Fields:
-    """`model_bytes` are the model's files: what the weights need at least where they are widened when loaded."""
-    model_bytes = sum(file.stat().st_size for file in open_checkpoint(config.model).files)
+    """Beside the model's parameters in the precision asked for; see `engine.benchmark.memory`."""
+    files = open_checkpoint(config.model).files
+    file_bytes = sum(file.stat().st_size for file in files)
+    dtype = resolve_dtype(config.dtype, resolve_device(config.device))
+    model = model_bytes(count_parameters(files), file_bytes, config.quantization, dtype)
     kv_cache_bytes, peak = runner.kv_cache_bytes, peak_rss_bytes()
     kv = engine.stats().kv
     return {
-        "model_bytes": model_bytes,
+        "model_bytes": model,
+        "model_file_bytes": file_bytes,
         "kv_cache_bytes": kv_cache_bytes,
         "kv_written_fraction": rounded(kv.cached_blocks / kv.num_blocks),
         "scenario_peak_rss_bytes": peak,
-        "peak_rss_over_model_and_kv_bytes": None if peak is None else peak - model_bytes - kv_cache_bytes,
+        "peak_rss_over_model_and_kv_bytes": None if peak is None else peak - model - kv_cache_bytes,
     }
 
 

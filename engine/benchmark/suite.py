@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import statistics
 import sys
 import time
@@ -12,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from engine.benchmark.child import BenchmarkError, Say, run_child
-from engine.benchmark.machine import machine_header
+from engine.benchmark.machine import busy_cpu_s, machine_header
 from engine.benchmark.workload import draw
 
 PEERS = ("hf-sequential", "hf-static", "vllm", "llama-cpp", "llama-cpp-q8_0", "llama-cpp-q4_0")
 VLLM_KV_GIB = "4"
+QUIET_FRACTION = 0.1
+"""Of the cores for processes that are not measured; above it, figures are about them as well."""
 ALLOCATOR = Path("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4")
 
 
@@ -120,8 +123,21 @@ def _run(name: str, job: Mapping[str, Any], peers: Peers, say: Say) -> dict[str,
             job["token_requests"] = [(request.prompt_token_ids, request.output_tokens) for request in workload]
             command = [str(peers.vllm_python), str(Path(__file__).with_name("vllm_peer.py"))]
             environment |= _vllm_environment(peers.vllm_python)
-    job["spawned_s"] = time.monotonic()
-    return run_child(command, job, name=name, say=say, environment=environment)
+    job["spawned_s"] = begun = time.monotonic()
+    busy_s, own_s = busy_cpu_s(), _children_cpu_s()
+    row = run_child(command, job, name=name, say=say, environment=environment)
+    if busy_s is not None and (now_busy_s := busy_cpu_s()) is not None:
+        others_s = (now_busy_s - busy_s) - (_children_cpu_s() - own_s)
+        capacity_s = (time.monotonic() - begun) * len(os.sched_getaffinity(0))
+        row["others_cpu_fraction"] = round(max(0.0, others_s / capacity_s), 3)
+        if row["others_cpu_fraction"] > QUIET_FRACTION:
+            say(f"{name}: other processes took {row['others_cpu_fraction']:.0%} of the cores: no quiet machine")
+    return row
+
+
+def _children_cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _environment() -> dict[str, str]:

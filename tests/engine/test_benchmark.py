@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from engine.benchmark.child import BenchmarkError, run_child
 from engine.benchmark.llama_cpp import Speed, affordable, probed_speed
@@ -20,6 +21,7 @@ from engine.benchmark.measure import (
     inter_token_times,
     percentile,
 )
+from engine.benchmark.memory import count_parameters, model_bytes
 from engine.benchmark.suite import Peers, median_row, run_suite
 from engine.benchmark.workload import BenchRequest, draw
 from tests.fakes.tiny_model import write_tiny_model
@@ -77,6 +79,7 @@ def test_every_asked_token_is_produced_and_counted(tmp_path: Path) -> None:
     assert 0 <= report["kv_waste_fraction"] < 1
     assert report["output_tokens_per_s"] > 0
     assert report["machine"]["cores"] >= 1
+    assert 0 <= report["others_cpu_fraction"] <= 1
     for field in FIELDS_OF_THE_BARE_COMMAND:
         assert report[field] is not None, field
 
@@ -207,11 +210,32 @@ def test_scenarios_put_their_fields_into_our_row(tmp_path: Path) -> None:
     assert row["itl_samples_beside_prefill"] >= 2 * SCENARIO_SIZES["streams"]
     assert row["prefill_stretch"] > 0
     assert row["sampling_overhead_fraction"] > -1
-    assert row["model_bytes"] == sum(f.stat().st_size for f in (tmp_path / "model").glob("*.safetensors"))
+    assert 0 < row["model_bytes"] <= row["model_file_bytes"]
     assert row["kv_cache_bytes"] > 0
     assert 0 < row["kv_written_fraction"] <= 1
     over = row["scenario_peak_rss_bytes"] - row["model_bytes"] - row["kv_cache_bytes"]
     assert row["peak_rss_over_model_and_kv_bytes"] == over
+
+
+@pytest.mark.parametrize(
+    ("quantization", "dtype", "expected"),
+    [
+        (None, torch.bfloat16, 2000),
+        (None, torch.float32, 4000),
+        ("int8", torch.bfloat16, 1000),
+        ("int4", torch.bfloat16, 500),
+        ("gguf", torch.bfloat16, 640),
+    ],
+)
+def test_a_model_is_as_large_as_its_parameters_in_the_precision_asked_for(
+    quantization: str | None, dtype: torch.dtype, expected: int
+) -> None:
+    assert model_bytes(1000, 640, quantization, dtype) == expected
+
+
+def test_parameters_are_counted_from_the_headers_of_the_files(tmp_path: Path) -> None:
+    twin = write_tiny_model(tmp_path)
+    assert count_parameters((tmp_path / "model.safetensors",)) == sum(p.numel() for p in twin.parameters())
 
 
 def small_job(folder: Path) -> dict[str, Any]:
