@@ -61,7 +61,7 @@ class OpenAIBackend:
         deadline_s: float | None = None,  # noqa: ARG002
     ) -> AsyncIterator[Chunk]:
         message = self._message(request, request_body(request, card, max_output_tokens), request_id)
-        return UpstreamAnswer(self, message, request.action, stream=request.stream)
+        return UpstreamAnswer(self, message, request.action, choices=request.params.n, stream=request.stream)
 
     async def embed(
         self,
@@ -75,7 +75,7 @@ class OpenAIBackend:
     ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
         reply = await self.opened(self.send(self._message(request, request_body(request, card, 0), "")))
         try:
-            return vectors(await reply.read())
+            return vectors(await reply.read(), inputs=len(request.inputs))
         except WireError as error:
             raise self.failed(error) from None
         finally:
@@ -126,9 +126,10 @@ class OpenAIBackend:
 class UpstreamAnswer:
     """One answer of an upstream as chunks. The request is on the wire once this exists."""
 
-    def __init__(self, backend: OpenAIBackend, message: bytes, action: str, *, stream: bool) -> None:
+    def __init__(self, backend: OpenAIBackend, message: bytes, action: str, *, choices: int, stream: bool) -> None:
         self._backend = backend
         self._action = action
+        self._choices = choices
         self._stream = stream
         self._reply = backend.send(message)
         self._ready: deque[Chunk] = deque()
@@ -159,7 +160,7 @@ class UpstreamAnswer:
             if self._stream:
                 self._events(await self._reply.chunk())
             else:
-                self._ready.extend(whole_chunks(await self._reply.read(), self._action))
+                self._ready.extend(whole_chunks(await self._reply.read(), self._action, choices=self._choices))
                 self._ended = True
         except WireError as error:
             raise self._backend.failed(error) from None
@@ -181,4 +182,4 @@ class UpstreamAnswer:
                 self._reply.leave()
                 return
             if payload:
-                self._ready.extend(stream_chunks(payload, self._action))
+                self._ready.extend(stream_chunks(payload, self._action, choices=self._choices))

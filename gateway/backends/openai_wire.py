@@ -14,6 +14,8 @@ import orjson
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
 from gateway.flow.values import ChatRequest, Chunk, GenerationParams, ModelCard, TokenLogprob, Usage
 
+MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
+"""What reading a value of another shape raises."""
 PATHS = {"chat": "/chat/completions", "completions": "/completions", "embeddings": "/embeddings"}
 
 
@@ -86,62 +88,68 @@ def _grammar(grammar: Mapping[str, Any]) -> dict[str, Any]:
     return {"structured_outputs": {kind: value}}
 
 
-def whole_chunks(raw: bytes, action: str) -> list[Chunk]:
-    """A whole answer as chunks, usage last. Raises `UpstreamFailed` when it is not one."""
+def whole_chunks(raw: bytes, action: str, *, choices: int) -> list[Chunk]:
+    """A whole answer as chunks, usage last. Raises `UpstreamFailed` when it is not one of so many choices."""
     body = _object(raw)
-    choices = body.get("choices")
-    if not isinstance(choices, list) or not choices:
-        raise UpstreamFailed("The upstream's answer has no choices.", code="upstream_invalid")
-    found = []
-    for choice in choices:
-        message = choice.get("message") or {}
-        text = message.get("content") if action == "chat" else choice.get("text")
-        found.append(
-            Chunk(
-                index=int(choice.get("index", 0)),
-                text=text or "",
-                finish_reason=choice.get("finish_reason") or "stop",
-                logprobs=_logprobs(choice.get("logprobs")),
-            )
-        )
-    found.append(Chunk(index=found[0].index, usage=_usage(body.get("usage"))))
+    try:
+        found = [_whole_choice(choice, action, choices) for choice in body["choices"]]
+        if not found or len({chunk.index for chunk in found}) < len(found):
+            raise ValueError("no choices, or one twice")
+        found.append(Chunk(index=found[0].index, usage=_usage(body.get("usage"))))
+    except MISSHAPEN:
+        raise _misshapen() from None
     return found
 
 
-def stream_chunks(payload: bytes, action: str) -> list[Chunk]:
+def _whole_choice(choice: Mapping[str, Any], action: str, choices: int) -> Chunk:
+    message = choice.get("message") or {}
+    return Chunk(
+        index=_index(choice, choices),
+        text=_text(message.get("content") if action == "chat" else choice.get("text")) or "",
+        finish_reason=_text(choice.get("finish_reason")) or "stop",
+        logprobs=_logprobs(choice.get("logprobs")),
+    )
+
+
+def stream_chunks(payload: bytes, action: str, *, choices: int) -> list[Chunk]:
     """The chunks of one event. Raises `UpstreamFailed` for an error event or nonsense."""
     body = _object(payload)
     if "error" in body:
         raise UpstreamFailed("The upstream failed in the middle of its answer.")
     found = []
-    for choice in body.get("choices") or ():
-        delta = choice.get("delta") or {}
-        text = delta.get("content") if action == "chat" else choice.get("text")
-        reason = choice.get("finish_reason")
-        logprobs = choice.get("logprobs")
-        if text or reason or logprobs:
-            found.append(
-                Chunk(
-                    index=int(choice.get("index", 0)),
-                    text=text or "",
-                    finish_reason=reason,
-                    logprobs=_logprobs(logprobs) if logprobs else (),
+    try:
+        for choice in body.get("choices") or ():
+            delta = choice.get("delta") or {}
+            text = _text(delta.get("content") if action == "chat" else choice.get("text"))
+            reason = _text(choice.get("finish_reason"))
+            logprobs = choice.get("logprobs")
+            if text or reason or logprobs:
+                found.append(
+                    Chunk(
+                        index=_index(choice, choices),
+                        text=text or "",
+                        finish_reason=reason,
+                        logprobs=_logprobs(logprobs) if logprobs else (),
+                    )
                 )
-            )
-    if body.get("usage"):
-        found.append(Chunk(usage=_usage(body["usage"])))
+        if body.get("usage"):
+            found.append(Chunk(usage=_usage(body["usage"])))
+    except MISSHAPEN:
+        raise _misshapen() from None
     return found
 
 
-def vectors(raw: bytes) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+def vectors(raw: bytes, *, inputs: int) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+    """One vector for each input, in order. Raises `UpstreamFailed` for anything else."""
     body = _object(raw)
     try:
         rows = sorted(body["data"], key=lambda row: row["index"])
-        return tuple(tuple(float(value) for value in row["embedding"]) for row in rows), _usage(
-            body.get("usage")
-        ) or Usage(source="estimated")
-    except (KeyError, TypeError, ValueError):
-        raise UpstreamFailed("The upstream's answer holds no vectors.", code="upstream_invalid") from None
+        if [row["index"] for row in rows] != list(range(inputs)):
+            raise ValueError("not one vector for each input")
+        found = tuple(tuple(float(value) for value in row["embedding"]) for row in rows)
+        return found, _usage(body.get("usage")) or Usage(source="estimated")
+    except MISSHAPEN:
+        raise _misshapen() from None
 
 
 def refusal(status: int, headers: Mapping[bytes, bytes], raw: bytes) -> GatewayError:
@@ -175,16 +183,41 @@ def _object(raw: bytes) -> dict[str, Any]:
     return body
 
 
+def _misshapen() -> UpstreamFailed:
+    return UpstreamFailed("The upstream's answer has not the shape of one.", code="upstream_invalid")
+
+
+def _text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise TypeError("not a text")
+
+
+def _index(choice: Mapping[str, Any], choices: int) -> int:
+    index = choice.get("index", 0)
+    if type(index) is not int or not 0 <= index < choices:
+        raise ValueError("not one of the choices that were asked for")
+    return index
+
+
 def _usage(value: Any) -> Usage | None:
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details") or {}
     return Usage(
-        prompt_tokens=int(value.get("prompt_tokens") or 0),
-        completion_tokens=int(value.get("completion_tokens") or 0),
-        cached_tokens=int(details.get("cached_tokens") or 0),
+        prompt_tokens=_count(value.get("prompt_tokens")),
+        completion_tokens=_count(value.get("completion_tokens")),
+        cached_tokens=_count(details.get("cached_tokens")),
         source="upstream",
     )
+
+
+def _count(value: Any) -> int:
+    """A negative count would give a budget back."""
+    count = int(value or 0)
+    if count < 0:
+        raise ValueError("a negative count")
+    return count
 
 
 def _logprobs(value: Any) -> tuple[TokenLogprob, ...]:

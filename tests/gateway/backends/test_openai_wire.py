@@ -1,0 +1,92 @@
+"""What an upstream sends is not trusted: whatever has another shape is the upstream's failure, never ours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import pytest
+
+from gateway.backends.openai_wire import stream_chunks, vectors, whole_chunks
+from gateway.errors import UpstreamFailed
+
+GOOD = {"index": 0, "message": {"content": "Hola"}, "finish_reason": "stop"}
+DELTA = {"index": 0, "delta": {"content": "Hola"}}
+
+
+def choice(**fields: Any) -> dict[str, Any]:
+    return {"choices": [{**GOOD, **fields}]}
+
+
+def delta(**fields: Any) -> dict[str, Any]:
+    return {"choices": [{**DELTA, **fields}]}
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [1]},
+        choice(message="Hola"),
+        choice(message={"content": ["Hola"]}),
+        choice(index="a"),
+        choice(index=-1),
+        choice(index=2),
+        choice(index=True),
+        choice(finish_reason=7),
+        choice(logprobs={"content": [1]}),
+        choice(logprobs={"tokens": 1, "token_logprobs": [0.5]}),
+        choice() | {"usage": {"prompt_tokens": "many"}},
+        choice() | {"usage": {"completion_tokens": -4}},
+        choice() | {"usage": {"prompt_tokens_details": 3}},
+        {"choices": [GOOD, GOOD]},
+    ],
+)
+def test_a_whole_answer_of_another_shape_is_the_upstreams_failure(body: dict[str, Any]) -> None:
+    with pytest.raises(UpstreamFailed) as caught:
+        whole_chunks(orjson.dumps(body), "chat", choices=2)
+    assert caught.value.code == "upstream_invalid"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [1]},
+        {"choices": 1},
+        delta(delta="Hola"),
+        delta(delta={"content": ["Hola"]}),
+        delta(index="a"),
+        delta(index=-1),
+        delta(index=2),
+        delta(finish_reason=7),
+        delta(logprobs={"content": [1]}),
+        {"choices": [], "usage": {"prompt_tokens": "many"}},
+        {"choices": [], "usage": {"completion_tokens": -4}},
+    ],
+)
+def test_an_event_of_another_shape_is_the_upstreams_failure(body: dict[str, Any]) -> None:
+    with pytest.raises(UpstreamFailed) as caught:
+        stream_chunks(orjson.dumps(body), "chat", choices=2)
+    assert caught.value.code == "upstream_invalid"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"data": 1},
+        {"data": [1]},
+        {"data": [{"index": 0, "embedding": ["a"]}]},
+        {"data": [{"index": 0, "embedding": [0.5]}]},
+        {"data": [{"index": 0, "embedding": [0.5]}, {"index": 0, "embedding": [0.5]}]},
+        {"data": [{"index": 0, "embedding": [0.5]}, {"index": 1, "embedding": [0.5]}], "usage": {"prompt_tokens": [1]}},
+    ],
+)
+def test_vectors_of_another_shape_or_number_are_the_upstreams_failure(body: dict[str, Any]) -> None:
+    with pytest.raises(UpstreamFailed) as caught:
+        vectors(orjson.dumps(body), inputs=2)
+    assert caught.value.code == "upstream_invalid"
+
+
+def test_absent_and_null_fields_are_no_failure() -> None:
+    (chunk, usage) = whole_chunks(b'{"choices": [{"message": {"content": null}}], "usage": null}', "chat", choices=1)
+    assert (chunk.index, chunk.text, chunk.finish_reason, usage.usage) == (0, "", "stop", None)
+    assert stream_chunks(b'{"choices": [{"delta": null, "finish_reason": null}]}', "chat", choices=1) == []
