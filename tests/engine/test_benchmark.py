@@ -123,6 +123,11 @@ def test_the_probe_tells_prefill_from_decode() -> None:
     assert probed_speed(traces, workload) == Speed(prompt_tokens_per_s=200.0, output_tokens_per_s=4.0)
 
 
+def test_a_probe_that_did_not_come_to_an_end_stands_for_a_very_slow_peer() -> None:
+    workload = draw(2, 4, 8, 0)
+    assert probed_speed([Trace(0.0, [1.0]), Trace(0.0, [])], workload) == Speed(1.0, 1.0)
+
+
 def test_the_whole_workload_is_measured_when_time_allows() -> None:
     workload = draw(64, 100, 100, 0)
     assert affordable(workload, Speed(1000.0, 100.0), limit_s=71.0) == workload
