@@ -9,10 +9,11 @@ import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable
-from typing import Any
+from functools import partial
 
 import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
+from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -21,7 +22,7 @@ from gateway.api.body import BodyReader
 from gateway.api.errors import install_handlers
 from gateway.api.lobby import BootProgress, Lobby
 from gateway.api.middleware import Front
-from gateway.api.openapi import describe
+from gateway.api.openapi import Document, describe
 from gateway.api.protocol import guarded
 from gateway.flow.context import SystemIds
 from gateway.settings import HttpSettings, Settings
@@ -86,10 +87,11 @@ def _description(app: FastAPI, services: Services) -> APIRouter:
     """`/openapi.json`: for token holders, because an API's shape is a map for strangers."""
     router = APIRouter()
     known_caller = Depends(services.guard.identify("api.describe"))
+    document = Document(partial(describe, app))
 
     @router.get("/openapi.json", include_in_schema=False, dependencies=[known_caller])
-    async def openapi() -> dict[str, Any]:
-        return describe(app)
+    async def openapi() -> Response:
+        return Response(await document.text(), media_type="application/json")
 
     return router
 

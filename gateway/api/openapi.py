@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import orjson
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
@@ -80,6 +83,22 @@ COMMON = {
 }
 """Of every route that needs a credential."""
 FRAMEWORK_ERRORS = ("HTTPValidationError", "ValidationError")
+
+
+class Document:
+    """The document as bytes. Making it takes half a second of a core, so it is made once, in a thread, when somebody
+    asks: on the event loop every running stream would stand still for it."""
+
+    def __init__(self, make: Callable[[], dict[str, Any]]) -> None:
+        self._make = make
+        self._making = asyncio.Lock()
+        self._text: bytes | None = None
+
+    async def text(self) -> bytes:
+        async with self._making:
+            if self._text is None:
+                self._text = orjson.dumps(await asyncio.to_thread(self._make))
+            return self._text
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

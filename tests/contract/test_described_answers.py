@@ -33,7 +33,7 @@ TEXT = {"model": "tiny", "prompt": "Hola", "max_tokens": 3}
 
 @pytest.fixture(scope="module")
 def document(stage: Stage) -> dict[str, Any]:
-    answer: dict[str, Any] = httpx2.get(f"{stage.url}/openapi.json", headers=stage.headers()).json()
+    answer: dict[str, Any] = httpx2.get(f"{stage.url}/openapi.json", headers=stage.headers(), timeout=60).json()
     return answer
 
 

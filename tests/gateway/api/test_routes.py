@@ -130,7 +130,7 @@ def test_control_characters_are_refused_on_every_admin_route(stage: Stage) -> No
 
 
 def test_the_description_lists_inference_and_admin_for_token_holders(stage: Stage) -> None:
-    document = httpx2.get(stage.url + "/openapi.json", headers=stage.headers("employee")).json()
+    document = httpx2.get(stage.url + "/openapi.json", headers=stage.headers("employee"), timeout=60).json()
     assert "/v1/chat/completions" in document["paths"]
     assert "/admin/v1/policies/current" in document["paths"]
     body = document["components"]["schemas"]["ChatBody"]
