@@ -27,6 +27,8 @@ from tests.fakes.policies import when
 from tests.fakes.policy_stage import CALLERS, CATALOG, SEED
 
 TEXT = SEED.read_text(encoding="utf-8")
+PATIENCE_S = 1.0
+"""The shortest wait for a frozen server: a connection that does not open. A statement takes a second more."""
 NOWHERE = "postgresql://nobody@127.0.0.1:1/none"
 
 
@@ -44,7 +46,7 @@ async def own_engine(spare_postgres: PrivatePostgres) -> AsyncIterator[AsyncEngi
     if not spare_postgres.running:
         spare_postgres.start(port=spare_postgres.port)
     await upgrade(spare_postgres.url)
-    engine = make_engine(spare_postgres.url, statement_timeout_s=1, connect_timeout_s=1)
+    engine = make_engine(spare_postgres.url, statement_timeout_s=PATIENCE_S, connect_timeout_s=PATIENCE_S)
     yield engine
     await engine.dispose()
 
@@ -98,18 +100,23 @@ async def test_with_the_database_stopped_the_last_good_policy_serves_and_recover
 async def test_with_the_database_frozen_decisions_take_no_longer(
     spare_postgres: PrivatePostgres, own_engine: AsyncEngine
 ) -> None:
+    """Neither more work nor any waiting. A busy machine may take the processor away for a while, so no single wait is
+    judged by the milliseconds of a decision: one that waited for the server would take all of `PATIENCE_S`."""
     service = service_on(own_engine, poll_s=0.05)
     await service.start()
     signal_all(spare_postgres, signal.SIGSTOP)
     try:
         await asyncio.sleep(0.2)
-        longest = 0.0
+        worked, took = list[float](), list[float]()
         for _ in range(200):
-            began = time.perf_counter()
+            began, began_work = time.perf_counter(), time.thread_time()
             assert employee_may_chat(service)
-            longest = max(longest, time.perf_counter() - began)
+            worked.append(time.thread_time() - began_work)
+            took.append(time.perf_counter() - began)
             await asyncio.sleep(0)
-        assert longest < 0.05
+        assert max(worked) < 0.05
+        assert sorted(took)[-10] < 0.05
+        assert max(took) < PATIENCE_S / 2
     finally:
         signal_all(spare_postgres, signal.SIGCONT)
     await service.close()
