@@ -47,6 +47,8 @@ class AnswerGuard:
         return self._tally.findings()
 
     async def check(self, chunk: Chunk) -> Chunk:
+        if chunk.logprobs and self._duties.rewrites:
+            chunk = replace(chunk, logprobs=())  # an upstream's, unasked: they name every token
         last = chunk.finish_reason is not None
         if not (chunk.text or last):
             return chunk

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gateway.errors import Unavailable
-from gateway.flow.values import Chunk, Obligations
+from gateway.flow.values import Chunk, Obligations, TokenLogprob
 from gateway.guardrails import answers
 from gateway.guardrails.answers import AnswerGuard
 from gateway.guardrails.duties import duties_of
@@ -170,3 +170,17 @@ async def test_giving_up_on_one_choice_lets_go_of_the_others(timebox: Timebox, m
     assert (await guard.check(Chunk(index=0, text="s"))).text == "ceros"
     assert (await guard.check(Chunk(index=0, finish_reason="stop"))).text == ""
     assert [(chunk.index, chunk.text) for chunk in await guard.flush()] == [(1, "uno")]
+
+
+@pytest.mark.parametrize("text", ["12345678Z", ""])
+async def test_log_probabilities_that_nobody_asked_for_do_not_leave_beside_a_redacted_text(
+    timebox: Timebox, text: str
+) -> None:
+    guard = guard_of(timebox, "redact")
+    named = (TokenLogprob(token="12345678Z", token_id=-1, logprob=-0.5),)
+    assert (await guard.check(Chunk(text=text, logprobs=named))).logprobs == ()
+
+
+async def test_log_probabilities_stay_where_policy_only_flags(timebox: Timebox) -> None:
+    named = (TokenLogprob(token="Hola", token_id=-1, logprob=-0.5),)
+    assert (await guard_of(timebox, "flag").check(Chunk(text="Hola", logprobs=named))).logprobs == named
