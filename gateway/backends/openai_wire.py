@@ -16,6 +16,12 @@ from gateway.flow.values import ChatRequest, Chunk, GenerationParams, ModelCard,
 
 MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 """What reading a value of another shape raises."""
+REASONS = {reason: reason for reason in ("stop", "length", "content_filter", "tool_calls", "abort")} | {
+    "function_call": "tool_calls"
+}
+"""How an answer may end. What else a server says is `stop`: its words go no further than here."""
+MOST_TOKENS = 1_000_000_000
+"""A greater count is no count; believed, it would use up a budget by itself."""
 PATHS = {"chat": "/chat/completions", "completions": "/completions", "embeddings": "/embeddings"}
 
 
@@ -106,7 +112,7 @@ def _whole_choice(choice: Mapping[str, Any], action: str, choices: int) -> Chunk
     return Chunk(
         index=_index(choice, choices),
         text=_text(message.get("content") if action == "chat" else choice.get("text")) or "",
-        finish_reason=_text(choice.get("finish_reason")) or "stop",
+        finish_reason=_reason(choice.get("finish_reason")) or "stop",
         logprobs=_logprobs(choice.get("logprobs")),
     )
 
@@ -121,7 +127,7 @@ def stream_chunks(payload: bytes, action: str, *, choices: int) -> list[Chunk]:
         for choice in body.get("choices") or ():
             delta = choice.get("delta") or {}
             text = _text(delta.get("content") if action == "chat" else choice.get("text"))
-            reason = _text(choice.get("finish_reason"))
+            reason = _reason(choice.get("finish_reason"))
             logprobs = choice.get("logprobs")
             if text or reason or logprobs:
                 found.append(
@@ -193,6 +199,11 @@ def _text(value: Any) -> str | None:
     raise TypeError("not a text")
 
 
+def _reason(value: Any) -> str | None:
+    reason = _text(value)
+    return REASONS.get(reason, "stop") if reason else None
+
+
 def _index(choice: Mapping[str, Any], choices: int) -> int:
     index = choice.get("index", 0)
     if type(index) is not int or not 0 <= index < choices:
@@ -215,8 +226,8 @@ def _usage(value: Any) -> Usage | None:
 def _count(value: Any) -> int:
     """A negative count would give a budget back."""
     count = int(value or 0)
-    if count < 0:
-        raise ValueError("a negative count")
+    if not 0 <= count <= MOST_TOKENS:
+        raise ValueError("not a count of tokens")
     return count
 
 

@@ -37,6 +37,7 @@ def delta(**fields: Any) -> dict[str, Any]:
         choice(logprobs={"tokens": 1, "token_logprobs": [0.5]}),
         choice() | {"usage": {"prompt_tokens": "many"}},
         choice() | {"usage": {"completion_tokens": -4}},
+        choice() | {"usage": {"prompt_tokens": 10**15}},
         choice() | {"usage": {"prompt_tokens_details": 3}},
         {"choices": [GOOD, GOOD]},
     ],
@@ -90,3 +91,12 @@ def test_absent_and_null_fields_are_no_failure() -> None:
     (chunk, usage) = whole_chunks(b'{"choices": [{"message": {"content": null}}], "usage": null}', "chat", choices=1)
     assert (chunk.index, chunk.text, chunk.finish_reason, usage.usage) == (0, "", "stop", None)
     assert stream_chunks(b'{"choices": [{"delta": null, "finish_reason": null}]}', "chat", choices=1) == []
+
+
+@pytest.mark.parametrize(
+    ("said", "told"), [("length", "length"), ("function_call", "tool_calls"), ("because 12345678Z", "stop")]
+)
+def test_why_an_answer_ended_is_told_in_known_words_only(said: str, told: str) -> None:
+    (streamed,) = stream_chunks(orjson.dumps(delta(finish_reason=said)), "chat", choices=1)
+    whole, _ = whole_chunks(orjson.dumps(choice(finish_reason=said)), "chat", choices=1)
+    assert (streamed.finish_reason, whole.finish_reason) == (told, told)
