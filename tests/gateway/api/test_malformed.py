@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import logging
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from gateway.settings import LogSettings
+from gateway.telemetry.logs import configure_logs
 from tests.fakes.stage import Stage
 
 BODY = b'{"model":"mini","messages":[{"role":"user","content":"Hola"}]}'
@@ -206,6 +211,28 @@ def test_pipelined_requests_are_answered_one_by_one(stage: Stage) -> None:
     assert received.count(b"HTTP/1.1 200 OK") == 2
 
 
-def test_control_characters_in_a_user_agent_reach_no_log_line_raw(stage: Stage) -> None:
-    agent = b"user-agent: evil\x1b[31m agent"
-    assert speak(stage, request(HOST, LENGTH, CLOSE, agent, token=stage.token()))[0] in (200, 400)
+@pytest.fixture
+def log() -> Iterator[io.StringIO]:
+    """What `serve` would write, from here on."""
+    root = logging.getLogger()
+    handlers, level = root.handlers, root.level
+    out = io.StringIO()
+    configure_logs(LogSettings(level="debug", format="json"), out)
+    yield out
+    root.handlers = handlers
+    root.setLevel(level)
+
+
+def test_control_characters_in_a_request_reach_no_log_line_raw(stage: Stage, log: io.StringIO) -> None:
+    refused = request(HOST, LENGTH, CLOSE, b"user-agent: evil\x1b[31m agent", token=stage.token())
+    assert speak(stage, refused)[0] == 400
+    path = b"/nowhere/%1b%5b31m%0d%0a%7b%22event%22:%22forged%22%7d"
+    unknown = request(HOST, LENGTH, CLOSE, b"user-agent: evil\x9b31m", path=path, token=stage.token())
+    assert speak(stage, unknown)[0] == 404
+    text = log.getvalue()
+    entries = [json.loads(line) for line in text.split("\n") if line]
+    assert all(entry["event"] != "forged" for entry in entries)
+    assert [entry["path"] for entry in entries if entry["logger"] == "esclusa.access"] == [
+        '/nowhere/\x1b[31m\r\n{"event":"forged"}'
+    ]
+    assert not set(text) & (set(map(chr, range(32))) - {"\n"})
