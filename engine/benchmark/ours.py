@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import sys
 import time
@@ -43,6 +44,9 @@ async def measure(job: dict[str, Any]) -> Row:
     engine = AsyncEngine(config)
     await engine.start(None)
     ready_s = time.monotonic() - started
+    # As the gateway does once it is up: a full collection would walk over everything that torch has imported.
+    gc.collect()
+    gc.freeze()
     try:
         sampling = {"temperature": job.get("temperature", 0.0), "top_p": job.get("top_p", 1.0), "seed": 0}
         await run(engine, WARM_UP, None, sampling)
