@@ -82,7 +82,7 @@ class Window:
                 break
             spans.append(Span(start, end, span.category, span.detector, span.certain))
         text, self._held = held[:cut], held[cut:]
-        self._context = (self._context + text)[-CONTEXT:]
+        self._context = (self._context + folded(text)[0])[-CONTEXT:]
         return Released(text, tuple(spans)) if text else NOTHING
 
     def _rest_of_word(self, piece: str) -> str:
@@ -100,12 +100,18 @@ def in_slices(window: Window, text: str, between: Between, *, last: bool) -> Ite
 
 
 def safe_cut(text: str) -> int:
-    """How much of `text` cannot belong to a span that ends, or is decided, after it."""
-    word = cut = _word_start(text, len(text))
-    if len(text) - word <= GROUPED and _GROUP.fullmatch(folded(text[word:])[0]):
-        cut = _first_group(text, word)
-    block = pem_start(text, 0)
-    return cut if block is None else min(cut, block)
+    """How much of `text` cannot belong to a span that ends, or is decided, after it. Signs that cannot be seen do not
+    count, as they do not for the detectors."""
+    plain, places = folded(text)
+    word = cut = _word_start(plain, len(plain))
+    if len(plain) - word <= GROUPED and _GROUP.fullmatch(plain[word:]):
+        cut = _first_group(plain, word)
+    block = pem_start(plain, 0)
+    if block is not None:
+        cut = min(cut, block)
+    if places is None:
+        return cut
+    return places[cut] if cut < len(places) else len(text)
 
 
 def _word_start(text: str, end: int) -> int:
@@ -121,7 +127,7 @@ def _first_group(text: str, word: int) -> int:
     cut, lowest = word, len(text) - REACH
     while word > 0 and text[word - 1] == " ":
         start = _word_start(text, word - 1)
-        whole = folded(text[start : word - 1])[0]
+        whole = text[start : word - 1]
         group = _SIGNS_AT_END.search(whole)
         if start < lowest or group is None or not _GROUP.fullmatch(group[0]):
             break

@@ -153,3 +153,27 @@ def test_nothing_of_a_number_leaves_before_it_is_whole() -> None:
         for sign in "Toma: " + secret:
             seen += window.advance(sign).text
         assert seen == "Toma: "
+
+
+@pytest.mark.parametrize("unseen", ["\u200b", "\u200b\u2066", "\ufe0f" * 4, "\u0336", "\U000e0041" * 9])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "4533 1229 6016 4788",
+        "ES71 6584 4398 6565 3585 6010",
+        "número de afiliación a la seguridad social: 281234567840",
+        "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQ\n" * 4 + "-----END PRIVATE KEY-----",
+    ],
+    ids=lambda text: text[:12],
+)
+def test_signs_that_cannot_be_seen_make_no_gap_in_a_stream(text: str, unseen: str) -> None:
+    text = "dato " + unseen.join(text) + " fin"
+    whole = without(text, scan(text))
+    assert "[" in whole
+    assert through(list(text)) == whole
+
+
+@pytest.mark.parametrize("blank", ["\u00a0", "\u2007"])
+def test_a_private_key_with_fixed_spaces_in_its_head_streams_as_a_whole(blank: str) -> None:
+    key = f"-----BEGIN{blank}PRIVATE{blank}KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQ\n" * 4
+    assert through(list(key + "-----END PRIVATE KEY-----")) == "[PRIVATE_KEY]"
