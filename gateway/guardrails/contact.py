@@ -30,8 +30,9 @@ class Email:
         while at >= 0:
             domain = _DOMAIN.match(text, at + 1)
             begin = _local_start(text, max(floor, at - LOCAL_PART), at)
-            if begin < at and domain is not None and domain[0].rpartition(".")[2].isalpha():
-                floor = domain.end()
+            size = 0 if domain is None else _domain_size(domain[0])
+            if begin < at and size > 0:
+                floor = at + 1 + size
                 yield Span(begin, floor, self.category, self.detector, certain=False)
             at = text.find("@", max(at + 1, floor), end)
 
@@ -40,6 +41,17 @@ def _local_start(text: str, lowest: int, at: int) -> int:
     while at > lowest and _LOCAL.match(text, at - 1):
         at -= 1
     return at
+
+
+def _domain_size(text: str) -> int:
+    """Up to the last label of letters: `empresa.es-`, `empresa.es-Madrid` and `empresa.es.2` end behind `es`."""
+    name, dot, label = text.rpartition(".")
+    while dot:
+        letters = label.partition("-")[0]
+        if letters.isalpha():
+            return len(name) + 1 + len(letters)
+        name, dot, label = name.rpartition(".")
+    return 0
 
 
 def _phone(text: str) -> bool:

@@ -89,7 +89,8 @@ def _key(
 
 WORD = r"A-Za-z0-9_\-"
 ENDS = BREAKS.strip() + IDEOGRAPHS
-EDGE, STOP = rf"(?<![{WORD}])", rf"(?![{WORD}])"
+EDGE, STOP = r"(?<![A-Za-z0-9_])(?<![A-Za-z0-9_]-)", rf"(?![A-Za-z0-9_]|-[{WORD}])"
+"""Not inside a name with hyphens; a dash of the sentence around it may touch."""
 _HOOK = r"[A-Za-z0-9]{8,14}/[A-Za-z0-9]{8,14}/[A-Za-z0-9]{16,48}"
 _NAMES = (
     r"(?:passw(?:or)?d|passphrase|pwd|contrase[ñn]a|clave|senha|secret|api[_\- ]?key|access[_\- ]?token)"
