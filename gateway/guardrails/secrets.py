@@ -15,20 +15,31 @@ from gateway.guardrails.spans import Span
 NAME = "secrets"
 MIN_KEY_BODY = 64
 """Base64 signs of the smallest private key worth the name (Ed25519 in PKCS#8); an example with dots has none."""
+_MARK = "-----BEGIN "
 _BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?-----")
 _END = re.compile(r"-----END [A-Z0-9 ]{0,24}PRIVATE KEY(?: BLOCK)?-----")
 _BODY = re.compile(r"[A-Za-z0-9+/=]")
 
 
 def pem_start(text: str, at: int) -> int | None:
-    """Where a private-key block begins that may still go on after the end of `text`, or None."""
-    begin = text.rfind("-----BEGIN ", at)
-    if begin < 0 or len(text) - begin > LONGEST:
-        return None
-    header = _BEGIN.match(text, begin)
-    if header is None:
-        return begin if len(text) - begin < 64 and "-----" not in text[begin + 11 :] else None
-    return None if _END.search(text, header.end()) else begin
+    """Where the first private-key block begins that may still go on after the end of `text`, or None.
+
+    The first, as a header inside a block that has not ended is part of that block.
+    """
+    begin = text.find(_MARK, max(at, len(text) - LONGEST))
+    while begin >= 0:
+        header = _BEGIN.match(text, begin)
+        if header is None:
+            after = begin + len(_MARK)
+            if len(text) - begin < 64 and "-----" not in text[after:]:
+                return begin
+        else:
+            footer = _END.search(text, header.end())
+            if footer is None:
+                return begin
+            after = footer.end()
+        begin = text.find(_MARK, after)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

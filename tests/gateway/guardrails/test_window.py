@@ -100,6 +100,16 @@ def test_whatever_stands_together_is_read_the_same_in_pieces(parts: list[tuple[s
     assert through(pieces(text, cuts)) == without(text, scan(text))
 
 
+@pytest.mark.parametrize("again", ["-----BEGIN PRIVATE KEY-----", "-----BEGIN CERTIFICATE-----", "-----BEGIN ", "x"])
+def test_a_key_block_stays_held_whatever_begins_inside_it(again: str) -> None:
+    header, body = "-----BEGIN PRIVATE KEY-----", "MC4CAQAwBQYDK2VwBCIEIJ1hsZ3v"
+    text = f"Toma: {header} {body} {again} {body} {again} {body} "
+    whole = without(text, scan(text))
+    assert whole == "Toma: [PRIVATE_KEY]"
+    assert all(through([text[:cut], text[cut:]]) == whole for cut in range(1, len(text)))
+    assert through(list(text)) == whole
+
+
 def test_prose_is_held_back_by_a_word_or_a_group_of_digits_only() -> None:
     window, text, most = Window(scan), PROSE * 20, 0
     for sign in text:
