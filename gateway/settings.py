@@ -137,7 +137,11 @@ class LimitSettings(Section):
 
 class GuardrailSettings(Section):
     timeout_ms: int = Field(1000, gt=0, description="for one text; what happens then is the policy's `guardrails`")
-    workers: int = Field(2, ge=1, description="threads that inspect; a text that waits for one spends its own time")
+    workers: int = Field(
+        2,
+        ge=1,
+        description="threads that inspect, and as many for long texts; a text that waits for one spends its own time",
+    )
 
 
 class AuditSettings(Section):

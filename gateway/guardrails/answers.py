@@ -82,7 +82,7 @@ class AnswerGuard:
             if len(text) + len(held) <= AT_ONCE:
                 released = self._timebox.at_once(work)
             else:
-                released = await self._timebox.run(work)
+                released = await self._timebox.run(work, size=len(text) + len(held))
         except NotInspected as error:
             self._give_up(error)
             choice.window = Window(scan, held)  # the thread may still be at work on the old one

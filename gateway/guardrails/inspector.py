@@ -6,7 +6,7 @@ from gateway.errors import Unavailable
 from gateway.flow.values import ChatRequest, Decision, Inspection
 from gateway.guardrails.answers import AnswerGuard
 from gateway.guardrails.duties import Tally, duties_of
-from gateway.guardrails.prompts import Prompts
+from gateway.guardrails.prompts import Prompts, constraints
 from gateway.guardrails.timebox import NotInspected, Timebox
 from gateway.settings import GuardrailSettings
 
@@ -24,7 +24,9 @@ class GuardrailInspector:
         if duties is None:
             return CLEAN
         try:
-            return await self._timebox.run(lambda between: Prompts(duties, between).inspect(request))
+            return await self._timebox.run(
+                lambda between: Prompts(duties, between).inspect(request), size=_size(request)
+            )
         except NotInspected as error:
             if duties.closed:
                 raise unavailable(error) from None
@@ -43,6 +45,13 @@ class GuardrailInspector:
 
     def close(self) -> None:
         self._timebox.close()
+
+
+def _size(request: ChatRequest) -> int:
+    """Characters to read."""
+    prompt = request.prompt if isinstance(request.prompt, str) else ""
+    texts = (prompt, *request.inputs, *(message.content for message in request.messages), *constraints(request))
+    return sum(map(len, texts))
 
 
 def unavailable(error: NotInspected) -> Unavailable:

@@ -35,7 +35,7 @@ class Prompts:
             prompt = self._text(prompt, "prompt")
         elif prompt is not None:
             self._unreadable()
-        for text in _constraints(request):
+        for text in constraints(request):
             self._fixed(text)
         findings = self._tally.findings()
         if self._blocked:
@@ -90,7 +90,7 @@ class Prompts:
         self._blocked |= self._duties.closed
 
 
-def _constraints(request: ChatRequest) -> Iterator[str]:
+def constraints(request: ChatRequest) -> Iterator[str]:
     params = request.params
     yield from params.stop
     yield from params.bad_words

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Between = Callable[[], None]
 """Called by the work between two slices, so that it can be stopped there; raises `OutOfTime`."""
+LONG = 65_536
+"""Characters from which a text has threads of its own: whoever sends many long ones keeps only each other waiting."""
 _log = logging.getLogger("esclusa.guardrails")
 
 
@@ -31,20 +33,26 @@ class Timebox:
 
     def __init__(self, *, timeout_s: float, workers: int) -> None:
         self._timeout_s = timeout_s
-        self._executor = ThreadPoolExecutor(workers, thread_name_prefix="esclusa-guard")
+        self._short = ThreadPoolExecutor(workers, thread_name_prefix="esclusa-guard")
+        self._long = ThreadPoolExecutor(workers, thread_name_prefix="esclusa-guard-long")
 
     def close(self) -> None:
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for executor in (self._short, self._long):
+            executor.shutdown(wait=False, cancel_futures=True)
 
-    async def run(self, work: Callable[[Between], T]) -> T:
-        """Raises `NotInspected`. The work stops at its next slice once the time is over or nobody waits any more."""
+    async def run(self, work: Callable[[Between], T], *, size: int = 0) -> T:
+        """Raises `NotInspected`. The work stops at its next slice once the time is over or nobody waits any more.
+
+        `size`: characters of the text.
+        """
         ends = time.monotonic() + self._timeout_s
 
         def between() -> None:
             if time.monotonic() > ends:
                 raise OutOfTime
 
-        future = asyncio.get_running_loop().run_in_executor(self._executor, work, between)
+        executor = self._short if size < LONG else self._long
+        future = asyncio.get_running_loop().run_in_executor(executor, work, between)
         future.add_done_callback(_retrieved)
         await asyncio.wait({future}, timeout=self._timeout_s)
         if not future.done():

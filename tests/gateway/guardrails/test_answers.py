@@ -124,7 +124,7 @@ async def test_a_long_chunk_is_read_beside_the_event_loop(timebox: Timebox) -> N
     assert ticks > 10
 
 
-async def broken(*_: object) -> None:
+async def broken(*_: object, **__: object) -> None:
     raise NotInspected("took too long")
 
 

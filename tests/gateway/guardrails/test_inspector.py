@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -11,6 +13,8 @@ from gateway.errors import Unavailable
 from gateway.flow.values import ChatRequest, Decision, Effect, GenerationParams, Inspection, Message, Obligations
 from gateway.guardrails import prompts
 from gateway.guardrails.inspector import GuardrailInspector
+from gateway.guardrails.scan import scan
+from gateway.guardrails.spans import Span
 from gateway.guardrails.window import SLICE
 from gateway.settings import GuardrailSettings
 
@@ -153,3 +157,26 @@ async def test_or_passes_on_record(hurried: GuardrailInspector, redaction: str, 
     assert [(found.category, found.detector, found.action) for found in seen.findings] == [
         ("not_inspected", "inspector", "flag")
     ]
+
+
+async def test_a_flood_of_long_prompts_keeps_no_short_one_from_being_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    inspector = GuardrailInspector(GuardrailSettings(timeout_ms=5000, workers=1))
+    release = threading.Event()
+
+    def slow(text: str) -> list[Span]:
+        if "9" not in text:
+            return scan(text)
+        release.wait(5)
+        return []
+
+    monkeypatch.setattr(prompts, "scan", slow)
+    long = replace(ASK, messages=(Message("user", "9 " * 40_000),))
+    flood = [asyncio.create_task(see(inspector, long, "redact")) for _ in range(4)]
+    await asyncio.sleep(0.05)
+    try:
+        seen = await asyncio.wait_for(see(inspector, replace(ASK, messages=(Message("user", "a b"),)), "redact"), 3)
+    finally:
+        release.set()
+        await asyncio.gather(*flood)
+        inspector.close()
+    assert seen == Inspection("allow")

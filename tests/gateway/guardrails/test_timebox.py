@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from gateway.guardrails.timebox import NotInspected, OutOfTime, Timebox
+from gateway.guardrails.timebox import LONG, NotInspected, OutOfTime, Timebox
 
 
 @pytest.fixture
@@ -60,6 +60,17 @@ async def test_what_waits_for_a_thread_spends_its_own_time(timebox: Timebox) -> 
         await holding
     await asyncio.sleep(0.05)
     assert ran == []
+
+
+async def test_long_texts_never_keep_a_short_one_waiting(timebox: Timebox) -> None:
+    release = threading.Event()
+    flood = [asyncio.create_task(timebox.run(lambda between: release.wait(5), size=LONG)) for _ in range(8)]
+    await asyncio.sleep(0.01)
+    try:
+        assert await timebox.run(lambda between: "read", size=LONG - 1) == "read"
+    finally:
+        release.set()
+        await asyncio.gather(*flood, return_exceptions=True)
 
 
 async def test_a_fault_is_logged_with_its_traceback_and_not_taken_for_a_clean_text(
