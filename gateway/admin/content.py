@@ -19,11 +19,15 @@ from gateway.audit.content_reader import ContentReader, RecordedText
 from gateway.errors import InvalidRequest, NotFound
 
 PERMISSION = "content.read"
-SHORTEST_REASON = 8
+SHORTEST_REASON, LONGEST_REASON = 8, 500
 Reason = Annotated[
-    str,
-    Query(min_length=SHORTEST_REASON, max_length=500, description="why you need to read it; kept in the audit record"),
+    str | None,
+    Query(
+        description="required: why you need to read it, in 8 to 500 characters; kept in the audit record",
+        json_schema_extra={"minLength": SHORTEST_REASON, "maxLength": LONGEST_REASON},
+    ),
 ]
+"""Judged in the route and not by the framework, so that an attempt without a reason is on record too."""
 
 
 class TurnView(BaseModel):
@@ -69,12 +73,12 @@ def routes(reader: ContentReader, guard: PermissionGuard) -> APIRouter:
         response_model=RequestContent,
         responses=_REFUSALS,
     )
-    async def content(request_id: UUID, reason: Reason, call: AdminCall = permitted) -> RequestContent:
+    async def content(request_id: UUID, reason: Reason = None, call: AdminCall = permitted) -> RequestContent:
         """The reading is an `access` event with your name, your reason and the request."""
-        why = reason.strip()
-        async with reading(guard, call, f"audit/requests/{request_id}/content", reason=why) as event:
-            if len(why) < SHORTEST_REASON:
-                raise _no_reason()
+        why = (reason or "").strip()
+        async with reading(guard, call, f"audit/requests/{request_id}/content", reason=why[:LONGEST_REASON]) as event:
+            if not SHORTEST_REASON <= len(why) <= LONGEST_REASON:
+                raise _no_reason(missing=reason is None)
             found = await reader.of_request(request_id, tenant=call.principal.tenant)
             if found is None:
                 raise NotFound("There is no such request.", param="request_id")
@@ -88,9 +92,12 @@ def _view(text: RecordedText) -> TextView:
     return TextView.model_validate(asdict(text))
 
 
-def _no_reason() -> InvalidRequest:
+def _no_reason(*, missing: bool) -> InvalidRequest:
     refused = InvalidRequest(
-        "A reason is needed to read content.", code="invalid_value", param="reason", hint="say why in a few words"
+        f"A reason of {SHORTEST_REASON} to {LONGEST_REASON} characters is needed to read content.",
+        code="missing_required_parameter" if missing else "invalid_value",
+        param="reason",
+        hint="say why in a few words",
     )
     refused.status = 422
     return refused
@@ -103,6 +110,6 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
     }
     for status, description in (
         (404, "`not_found`: your tenant has no such request"),
-        (422, "`reason` is missing or too short"),
+        (422, "`reason` is missing, too short or too long"),
     )
 }

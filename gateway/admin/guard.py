@@ -55,10 +55,10 @@ class PermissionGuard:
                         hint="ask a policy administrator for a role that grants it",
                         detail=f"rule {decision.rule_id}",
                     )
+                demand_plain_text(request)
             except GatewayError as error:
                 await self._refused(context, principal, action, error)
                 raise
-            demand_plain_text(request)
             return AdminCall(context=context, principal=principal, decision=decision, action=action)
 
         return permitted

@@ -104,11 +104,14 @@ def test_no_other_right_reads_content(stage: Stage, role: str) -> None:
     assert (row["decision"], row["action"], row["subject"]) == ("deny", "content.read", f"u-{role}")
 
 
-@pytest.mark.parametrize("reason", [None, "", "why", "         ", "x" * 501])
-def test_without_a_reason_nothing_is_shown(stage: Stage, reason: str | None) -> None:
+@pytest.mark.parametrize("reason", [None, "", "why", "         ", "x" * 501, WHY + "\x00"])
+def test_without_a_reason_nothing_is_shown_and_the_attempt_is_on_record(stage: Stage, reason: str | None) -> None:
     answer = read(stage, ask(stage), reason=reason)
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "reason")
     assert "Muñoz" not in answer.text
+    (row,) = access_events(stage, answer)
+    assert (row["subject"], row["action"], row["decision"]) == ("u-content-reader", "content.read", "deny")
+    assert row["http_status"] == 422
 
 
 def test_a_reading_is_on_record_with_reader_reason_and_request(stage: Stage) -> None:
