@@ -91,6 +91,7 @@ class Pipeline:
         Raises `GatewayError` with the refusal; by then the refusal is settled and recorded.
         """
         exchange, laps = Exchange(context=arrival.context), Laps(self._clock, arrival.context.started_s)
+        told = False  # True once the intent was handed to the audit log
         try:
             with BOUNDARY:
                 exchange = await self._authenticate(exchange, arrival, laps)
@@ -103,7 +104,7 @@ class Pipeline:
                 exchange = self._route(exchange, laps)
                 candidates = known(exchange.plan).candidates
                 for hop, card in enumerate(candidates):
-                    stream, recorded = None, exchange.served is not None
+                    stream = None
                     try:
                         exchange = self._authorise_target(exchange, card)
                         demand(known(exchange.decision))
@@ -111,8 +112,9 @@ class Pipeline:
                         demand_clean(exchange.inspection)
                         exchange = await self._estimate(exchange, card)
                         exchange = await self._reserve(exchange, card, hop, laps)
-                        stream = self._generate(exchange, card)
-                        if not recorded:
+                        stream = _at_once(partial(self._generate, exchange, card))
+                        if not told:
+                            told = True
                             await self._audit.intent(exchange)  # durable while the backend already prefills
                         return self._hand_over(exchange, stream, await _backend_call(anext(stream, None)), arrival)
                     except FirstByteFailed as failed:
@@ -125,11 +127,11 @@ class Pipeline:
                         raise
                 raise unknown_model()
         except GatewayError as error:
-            await self.finalisers.run(self._refuse(grow(exchange, timings=laps.timings()), error))
+            await self.finalisers.run(self._refuse(grow(exchange, timings=laps.timings()), error, told=told))
             raise
         except asyncio.CancelledError:
             outcome = Outcome.CLIENT_DISCONNECT if arrival.gone() else Outcome.CANCELLED
-            await self.finalisers.run(self._abandon(grow(exchange, timings=laps.timings()), outcome))
+            await self.finalisers.run(self._abandon(grow(exchange, timings=laps.timings()), outcome, told=told))
             raise
 
     # ------------------------------------------------------------------------------------------ stages 2 to 9
@@ -312,12 +314,12 @@ class Pipeline:
         plan = replace(plan, route="fallback", reason=f"{plan.reason}; {card.id} unavailable")
         return grow(exchange, reservation=None, plan=plan, fallbacks=(*exchange.fallbacks, card.id))
 
-    async def _refuse(self, exchange: Exchange, error: GatewayError) -> None:
+    async def _refuse(self, exchange: Exchange, error: GatewayError, *, told: bool) -> None:
         """A refusal has both records too; the intent only where none was written yet."""
         outcome = Outcome.DENIED if error.status in DENIALS else Outcome.ERROR
         failure = Failure(error.status, error.code, error.message, error.detail)
         unaudited = error.code == "audit_unavailable"
-        if exchange.served is None and not unaudited:
+        if not told and not unaudited:
             await self._audit.intent(grow(exchange, outcome=outcome, status=error.status, failure=failure))
         try:
             await self._conclude(exchange, Ending(outcome, error.status, failure=failure))
@@ -325,11 +327,11 @@ class Pipeline:
             if not unaudited:
                 raise
 
-    async def _abandon(self, exchange: Exchange, outcome: Outcome) -> None:
+    async def _abandon(self, exchange: Exchange, outcome: Outcome, *, told: bool) -> None:
         """The caller left before the first chunk: what was prefilled was still used."""
         bound = exchange.estimate if exchange.served is not None else None
         usage = Usage(prompt_tokens=bound.prompt_tokens if bound is not None else 0, source="estimated")
-        if exchange.served is None:
+        if not told:
             await self._audit.intent(grow(exchange, outcome=outcome, status=CLIENT_CLOSED))
         await self._conclude(exchange, Ending(outcome, CLIENT_CLOSED, usage))
 
@@ -357,6 +359,14 @@ class FirstByteFailed(Exception):
     def __init__(self, error: GatewayError) -> None:
         super().__init__(error.message)
         self.error = error
+
+
+def _at_once(begin: Callable[[], T]) -> T:
+    """A backend that knows already that it cannot, a paused engine say, refuses before there is anything to await."""
+    try:
+        return begin()
+    except (Unavailable, UpstreamFailed) as error:
+        raise FirstByteFailed(error) from None
 
 
 async def _backend_call(call: Awaitable[T]) -> T:

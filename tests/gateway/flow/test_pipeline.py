@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,7 +20,18 @@ from gateway.errors import (
     Unauthenticated,
     Unavailable,
 )
-from gateway.flow.values import Finding, GenerationParams, Inspection, LimitVerdict, Message, Obligations, Outcome
+from gateway.flow.values import (
+    ChatRequest,
+    Chunk,
+    Finding,
+    GenerationParams,
+    Inspection,
+    LimitVerdict,
+    Message,
+    ModelCard,
+    Obligations,
+    Outcome,
+)
 from tests.fakes.parts import ASK, MAXI, MINI, Bench, BlockingInspector
 
 
@@ -299,3 +312,34 @@ async def test_settlement_survives_a_second_cancellation() -> None:
     assert await pipeline.finalisers.drain(1.0) == 0
     assert len(bench.limiter.settled) == 1
     assert len(bench.audit.completions) == 1
+
+
+class RefusesAtOnce:
+    """`generate` raises before there is anything to await, as a paused engine does."""
+
+    def __init__(self, bench: Bench, *models: str) -> None:
+        self._generate, self._models = bench.backend.generate, models
+        bench.backend.generate = self.generate  # type: ignore[method-assign]
+
+    def generate(self, request: ChatRequest, card: ModelCard, **rest: Any) -> AsyncIterator[Chunk]:
+        if card.id in self._models:
+            raise Unavailable("paused", code="engine_unavailable")
+        return self._generate(request, card, **rest)
+
+
+async def test_a_backend_that_refuses_at_once_leaves_both_records_and_no_claim() -> None:
+    bench = Bench()
+    RefusesAtOnce(bench, "mini")
+    error = await refused(bench, Unavailable)
+    assert error.code == "engine_unavailable"
+    (intent,) = bench.audit.intents
+    assert (intent.status, intent.request_id) == (503, bench.completion.request_id)
+    assert [(key, usage.total_tokens) for key, usage, _ in bench.limiter.settled] == [(str(intent.request_id), 0)]
+
+
+async def test_a_backend_that_refuses_at_once_hands_over_to_the_next_candidate() -> None:
+    bench = Bench()
+    RefusesAtOnce(bench, "mini")
+    assert await bench.text(model="auto") == "uno dos tres"
+    assert (bench.completion.served, bench.completion.fallbacks) == (MAXI, ("mini",))
+    assert len(bench.audit.intents) == 1
