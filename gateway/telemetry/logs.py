@@ -6,6 +6,7 @@ never given to a logger; the scrubber is the second line of defence, for tokens 
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -23,6 +24,8 @@ _SECRETS = re.compile(
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password of a URL
 )
 MASK = "[redacted]"
+_RAW = re.compile("[\x7f-\x9f\u2028\u2029]")
+"""What JSON leaves as it is, though a terminal obeys it or a reader of lines breaks there."""
 
 
 def scrub(text: str) -> str:
@@ -37,7 +40,7 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     renderer: Any = (
         structlog.dev.ConsoleRenderer(colors=out.isatty())
         if plain
-        else structlog.processors.JSONRenderer(ensure_ascii=False)
+        else structlog.processors.JSONRenderer(_one_line, ensure_ascii=False)
     )
     before: list[Any] = [
         structlog.stdlib.add_log_level,
@@ -62,6 +65,10 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
     logging.getLogger("uvicorn.error").setLevel("WARNING")
     for name in ("httpx2", "httpcore2", "asyncio", "sqlalchemy", "alembic"):
         logging.getLogger(name).setLevel("WARNING")
+
+
+def _one_line(event: Any, **options: Any) -> str:
+    return _RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(event, **options))
 
 
 def _scrub_event(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

@@ -54,6 +54,16 @@ def test_a_log_line_is_one_json_object_whatever_it_says(log: io.StringIO) -> Non
     assert (entry["level"], entry["logger"]) == ("info", "esclusa.x")
 
 
+@pytest.mark.parametrize("sign", ["\x7f", "\x85", "\x9b", "\u2028", "\u2029"])
+def test_signs_that_end_lines_or_steer_terminals_are_escaped_and_letters_are_not(log: io.StringIO, sign: str) -> None:
+    logging.getLogger("esclusa.x").info("año %s31m", sign)
+    text = log.getvalue()
+    assert sign not in text
+    assert "año" in text
+    (line,) = text.splitlines()
+    assert json.loads(line)["event"] == f"año {sign}31m"
+
+
 def test_a_traceback_is_logged_with_its_secrets_scrubbed(log: io.StringIO) -> None:
     try:
         raise ValueError(f"bad {TOKEN}")
