@@ -77,7 +77,7 @@ def routes(reader: ContentReader, guard: PermissionGuard) -> APIRouter:
         """The reading is an `access` event with your name, your reason and the request."""
         why = (reason or "").strip()
         async with reading(guard, call, f"audit/requests/{request_id}/content", reason=why[:LONGEST_REASON]) as event:
-            if not SHORTEST_REASON <= len(why) <= LONGEST_REASON:
+            if sum(map(str.isprintable, why)) < SHORTEST_REASON or len(why) > LONGEST_REASON:
                 raise _no_reason(missing=reason is None)
             found = await reader.of_request(request_id, tenant=call.principal.tenant)
             if found is None:

@@ -104,7 +104,7 @@ def test_no_other_right_reads_content(stage: Stage, role: str) -> None:
     assert (row["decision"], row["action"], row["subject"]) == ("deny", "content.read", f"u-{role}")
 
 
-@pytest.mark.parametrize("reason", [None, "", "why", "         ", "x" * 501, WHY + "\x00"])
+@pytest.mark.parametrize("reason", [None, "", "why", "         ", "x" * 501, WHY + "\x00", "\u200b" * 12])
 def test_without_a_reason_nothing_is_shown_and_the_attempt_is_on_record(stage: Stage, reason: str | None) -> None:
     answer = read(stage, ask(stage), reason=reason)
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "reason")
