@@ -6,9 +6,11 @@ Knows no tokenizer and no store; where a backend cannot count, it gives an upper
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gateway.errors import ContextLengthExceeded
-from gateway.flow.values import ChatRequest, Estimate, ModelCard, Obligations, Reservation, Usage
+from gateway.flow.values import ChatRequest, Estimate, LimitRule, ModelCard, Obligations, Reservation, Usage
 
 MILLION = 1_000_000
 BYTES_PER_TOKEN = 3
@@ -90,3 +92,12 @@ def prompt_digest(request: ChatRequest) -> bytes:
     if request.prompt is not None:
         parts.append(str(request.prompt))
     return hashlib.sha256("\x1e".join(parts).encode()).digest()
+
+
+def requests_only(limits: Sequence[LimitRule]) -> tuple[LimitRule, ...]:
+    """The same limits as far as they count requests."""
+    return tuple(
+        replace(rule, tokens=None, tokens_in=None, tokens_out=None, concurrent=None, cost_micro=None)
+        for rule in limits
+        if rule.requests is not None
+    )

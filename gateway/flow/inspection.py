@@ -11,7 +11,7 @@ from gateway.flow.growth import grow
 from gateway.flow.laps import Laps
 from gateway.flow.ports import Inspector, OutputGuard
 from gateway.flow.refusals import demand_inspector, demand_no_logprobs
-from gateway.flow.values import ChatRequest, Decision, Exchange, Finding, Inspection
+from gateway.flow.values import Decision, Exchange, Finding, Inspection
 
 REDACTION = ("off", "flag", "redact", "block")
 GUARDRAILS = ("off", "default", "strict")
@@ -37,7 +37,7 @@ async def inspected(inspector: Inspector | None, exchange: Exchange, decision: D
     seen = await inspector.inspect_input(request, decision)
     laps.guard_us = laps.since(started) + (laps.guard_us or 0)
     findings = _together(exchange.findings, seen.findings)
-    return grow(exchange, inspection=seen, findings=findings, request=_rewritten(request, seen))
+    return grow(exchange, inspection=seen, findings=findings, request=seen.request or request)
 
 
 def guard_of(inspector: Inspector | None, exchange: Exchange) -> OutputGuard | None:
@@ -61,11 +61,6 @@ def _same_duties(asked: Decision, decision: Decision) -> bool:
         return True
     one, other = asked.obligations, decision.obligations
     return (one.redaction, one.guardrails) == (other.redaction, other.guardrails)
-
-
-def _rewritten(request: ChatRequest, seen: Inspection) -> ChatRequest:
-    """Never with the bytes as received: they hold what was taken out."""
-    return request if seen.request is None else replace(seen.request, raw_body=None)
 
 
 def _together(first: tuple[Finding, ...], second: tuple[Finding, ...]) -> tuple[Finding, ...]:

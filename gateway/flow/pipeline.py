@@ -13,11 +13,19 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
-from gateway.errors import GatewayError, InvalidRequest, Unavailable, UpstreamFailed
+from gateway.errors import GatewayError, InvalidRequest, Unavailable
 from gateway.flow.answer import Answer, Authority, Ending
 from gateway.flow.boundary import BOUNDARY, Finalisers, close
-from gateway.flow.budget import estimate, granted_tokens, prompt_digest, rough_prompt_tokens, usage_cost
+from gateway.flow.budget import (
+    estimate,
+    granted_tokens,
+    prompt_digest,
+    requests_only,
+    rough_prompt_tokens,
+    usage_cost,
+)
 from gateway.flow.context import Clock, RequestContext
+from gateway.flow.first_byte import FirstByteFailed, at_once, backend_call, embedding
 from gateway.flow.growth import grow
 from gateway.flow.inspection import guard_of, inspected
 from gateway.flow.laps import Laps
@@ -37,6 +45,7 @@ from gateway.flow.values import (
     ChatRequest,
     Chunk,
     Credential,
+    Estimate,
     Exchange,
     Failure,
     LimitVerdict,
@@ -112,11 +121,11 @@ class Pipeline:
                         demand_clean(exchange.inspection)
                         exchange = await self._estimate(exchange, card)
                         exchange = await self._reserve(exchange, card, hop, laps)
-                        stream = _at_once(partial(self._generate, exchange, card))
+                        stream = at_once(partial(self._generate, exchange, card))
                         if not told:
                             told = True
                             await self._audit.intent(exchange)  # durable while the backend already prefills
-                        return self._hand_over(exchange, stream, await _backend_call(anext(stream, None)), arrival)
+                        return self._hand_over(exchange, stream, await backend_call(anext(stream, None)), arrival)
                     except FirstByteFailed as failed:
                         await close(stream)
                         if hop + 1 == len(candidates):
@@ -195,7 +204,7 @@ class Pipeline:
 
     async def _estimate(self, exchange: Exchange, card: ModelCard) -> Exchange:
         request, obligations = known(exchange.request), known(exchange.decision).obligations
-        counted = await _backend_call(self._backend(card).count_prompt_tokens(request, card))
+        counted = await backend_call(self._backend(card).count_prompt_tokens(request, card))
         tokens = rough_prompt_tokens(request) if counted is None else counted
         return grow(exchange, estimate=estimate(request, card, obligations, tokens, exact=counted is not None))
 
@@ -222,7 +231,7 @@ class Pipeline:
                 priority=obligations.priority,
                 deadline_s=exchange.context.deadline_s,
             )
-            return _embedding(embed, request, card)
+            return embedding(embed, request, card)
         return backend.generate(
             request,
             card,
@@ -319,6 +328,8 @@ class Pipeline:
         outcome = Outcome.DENIED if error.status in DENIALS else Outcome.ERROR
         failure = Failure(error.status, error.code, error.message, error.detail)
         unaudited = error.code == "audit_unavailable"
+        if error.code in CHARGED and exchange.reservation is None:
+            exchange = await self._charge(exchange)
         if not told and not unaudited:
             await self._audit.intent(grow(exchange, outcome=outcome, status=error.status, failure=failure))
         try:
@@ -326,6 +337,13 @@ class Pipeline:
         except Unavailable:
             if not unaudited:
                 raise
+
+    async def _charge(self, exchange: Exchange) -> Exchange:
+        """Inspecting is work: who is refused for it has used one of its requests, so trying until something passes is
+        bounded."""
+        limits, card = requests_only(known(exchange.asked).limits), self._card(known(exchange.request).model)
+        verdict = await self._limiter.reserve(str(exchange.request_id), limits, Estimate(0, 0), card)
+        return grow(exchange, reservation=verdict.reservation)
 
     async def _abandon(self, exchange: Exchange, outcome: Outcome, *, told: bool) -> None:
         """The caller left before the first chunk: what was prefilled was still used."""
@@ -348,41 +366,11 @@ class Pipeline:
         return backend
 
 
+CHARGED = frozenset({"blocked_by_policy", "guardrails_unavailable"})
+"""Refusals that cost work before a reservation was made."""
 DENIALS = frozenset({400, 401, 403, 404, 413, 415, 429})
 CLIENT_CLOSED = 499
 """What access logs and the record show for a client that hung up; it is never sent."""
-
-
-class FirstByteFailed(Exception):
-    """A backend failed while another candidate can still be tried."""
-
-    def __init__(self, error: GatewayError) -> None:
-        super().__init__(error.message)
-        self.error = error
-
-
-def _at_once(begin: Callable[[], T]) -> T:
-    """A backend that knows already that it cannot, a paused engine say, refuses before there is anything to await."""
-    try:
-        return begin()
-    except (Unavailable, UpstreamFailed) as error:
-        raise FirstByteFailed(error) from None
-
-
-async def _backend_call(call: Awaitable[T]) -> T:
-    try:
-        return await call
-    except (Unavailable, UpstreamFailed) as error:
-        raise FirstByteFailed(error) from None
-
-
-async def _embedding(
-    embed: Callable[[ChatRequest, ModelCard], Awaitable[tuple[tuple[tuple[float, ...], ...], Usage]]],
-    request: ChatRequest,
-    card: ModelCard,
-) -> AsyncIterator[Chunk]:
-    vectors, usage = await embed(request, card)
-    yield Chunk(vectors=vectors, finish_reason="stop", usage=usage)
 
 
 def known(value: T | None) -> T:

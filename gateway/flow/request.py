@@ -69,8 +69,6 @@ class ChatRequest:
     metadata: Mapping[str, str] = field(default_factory=dict)
     base64_vectors: bool = False
     """Embeddings only: pack the vectors of the answer."""
-    raw_body: bytes | None = field(default=None, repr=False, compare=False)
-    """The bytes as received, for upstream pass-through without a second encoding; never logged."""
 
 
 @dataclass(frozen=True, slots=True)

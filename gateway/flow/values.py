@@ -143,8 +143,6 @@ class Chunk:
     signals: Signals | None = None
     vectors: tuple[tuple[float, ...], ...] | None = None
     """Embeddings, one per input in order; only in the single chunk of an embedding request."""
-    raw: bytes | None = None
-    """An upstream's SSE frame to pass on unchanged, when nothing had to be rewritten."""
 
 
 @dataclass(frozen=True, slots=True)

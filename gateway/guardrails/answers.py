@@ -57,7 +57,7 @@ class AnswerGuard:
         text = await self._through(choice, chunk.text, last=last)
         if not self._duties.rewrites and self.blocked is None:
             return chunk
-        return replace(chunk, text=text, raw=None)
+        return replace(chunk, text=text)
 
     async def flush(self) -> tuple[Chunk, ...]:
         """What is still held of choices that a backend ended without a word."""

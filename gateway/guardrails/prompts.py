@@ -42,7 +42,7 @@ class Prompts:
             return Inspection("block", findings)
         if not self._redacted:
             return Inspection("allow", findings)
-        changed = replace(request, messages=messages, inputs=inputs, prompt=prompt, raw_body=None)
+        changed = replace(request, messages=messages, inputs=inputs, prompt=prompt)
         return Inspection("redact", findings, changed)
 
     def _message(self, message: Message) -> Message:

@@ -38,11 +38,9 @@ async def test_a_redacted_prompt_is_what_the_backend_gets(bench: Bench) -> None:
         seen.append(request.messages[0].content),
         generate(request, card, **named),
     )[1]
-    await bench.text(messages=(Message("user", "DNI 36796476H"),), raw_body=b'{"messages": "DNI 36796476H"}')
+    await bench.text(messages=(Message("user", "DNI 36796476H"),))
     assert seen == ["DNI [ES_NIF]"]
     done = bench.completion
-    assert done.request is not None
-    assert done.request.raw_body is None
     assert [(found.category, found.action) for found in done.findings] == [("es_nif", "redact")]
     assert done.timings.guard_us is not None
 
@@ -199,3 +197,21 @@ async def test_a_failed_inspection_refuses_on_record(bench: Bench) -> None:
     assert caught.value.code == "guardrails_unavailable"
     assert bench.completion.failure is not None
     assert bench.completion.failure.code == "guardrails_unavailable"
+
+
+async def test_a_prompt_refused_for_what_it_holds_counts_as_a_request(bench: Bench) -> None:
+    bench.access.obligations = Obligations(redaction="block")
+    with pytest.raises(BlockedByPolicy):
+        await bench.text(messages=(Message("user", "DNI 36796476H"),))
+    ((_, estimate, _),) = bench.limiter.reserved
+    assert (estimate.prompt_tokens, estimate.max_output_tokens) == (0, 0)
+    ((_, usage, cost_micro),) = bench.limiter.settled
+    assert (usage.prompt_tokens, usage.completion_tokens, cost_micro) == (0, 0, 0)
+    assert bench.completion.outcome is Outcome.DENIED
+
+
+async def test_a_prompt_that_could_not_be_inspected_counts_as_a_request(bench: Bench) -> None:
+    bench.access.obligations, bench.inspector = Obligations(redaction="block", guardrails="strict"), None
+    with pytest.raises(Unavailable):
+        await bench.text()
+    assert len(bench.limiter.reserved) == len(bench.limiter.settled) == 1

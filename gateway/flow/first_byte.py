@@ -1,0 +1,43 @@
+"""Calls to a backend before its first chunk, while another candidate can still be tried. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+from gateway.errors import GatewayError, Unavailable, UpstreamFailed
+from gateway.flow.values import ChatRequest, Chunk, ModelCard, Usage
+
+T = TypeVar("T")
+
+
+class FirstByteFailed(Exception):
+    """A backend failed while another candidate can still be tried."""
+
+    def __init__(self, error: GatewayError) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
+def at_once(begin: Callable[[], T]) -> T:
+    """A backend that knows already that it cannot, a paused engine say, refuses before there is anything to await."""
+    try:
+        return begin()
+    except (Unavailable, UpstreamFailed) as error:
+        raise FirstByteFailed(error) from None
+
+
+async def backend_call(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except (Unavailable, UpstreamFailed) as error:
+        raise FirstByteFailed(error) from None
+
+
+async def embedding(
+    embed: Callable[[ChatRequest, ModelCard], Awaitable[tuple[tuple[tuple[float, ...], ...], Usage]]],
+    request: ChatRequest,
+    card: ModelCard,
+) -> AsyncIterator[Chunk]:
+    vectors, usage = await embed(request, card)
+    yield Chunk(vectors=vectors, finish_reason="stop", usage=usage)
