@@ -241,6 +241,7 @@ async def _boot(
             loaded.cancel()
             # Drain while the services still stand: requests in flight end, are settled and recorded.
             server.should_exit = True
+            await services.leave()
             await asyncio.wait({running})
             await server.end_requests()
             await services.drain()

@@ -89,6 +89,12 @@ class Services:
     admin_routers: tuple[APIRouter, ...] = ()
     loaded: tuple[Callable[[], Awaitable[None]], ...] = ()
     backends: Mapping[str, Backend] = field(default_factory=dict)
+    engines: EngineOperator | None = None
+
+    async def leave(self) -> None:
+        """Before the last requests end: none of them may wait for an engine that an operator has paused."""
+        if self.engines is not None:
+            await self.engines.resume_paused()
 
     async def wait_loaded(self) -> None:
         """Returns when every model can serve. Raises `ConfigError` for one that never will."""
@@ -228,6 +234,7 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             admin_routers=admin_routers(admin),
             loaded=loaded,
             backends=backends,
+            engines=engines,
         )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 from gateway.errors import Conflict, Unavailable
@@ -91,6 +92,12 @@ class EngineOperations:
         if state != SETTLED[action] and not self._runs(model, action):
             await self._begin(model, engine, action)
         return self._report(model)
+
+    async def resume_paused(self) -> None:
+        for model in self._engines:
+            if self.state(model) == "paused":
+                with suppress(Conflict, Unavailable):
+                    await self.act(model, EngineAction.RESUME)
 
     # --------------------------------------------------------------------------------------------- private
 

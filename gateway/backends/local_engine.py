@@ -66,11 +66,6 @@ class LocalBackend:
             await engine.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    async def drain(self) -> None:
-        """Nothing new; returns when the last running request has ended."""
-        ready = [engine for name, engine in self._engines.items() if self._stages[name][0] == "ready"]
-        await asyncio.gather(*(engine.drain() for engine in ready))
-
     # --------------------------------------------------------------------------------------------- Backend
 
     async def count_prompt_tokens(self, request: ChatRequest, card: ModelCard) -> int | None:

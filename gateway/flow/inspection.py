@@ -56,6 +56,14 @@ def guard_of(inspector: Inspector | None, exchange: Exchange) -> OutputGuard | N
     return inspector.guard_output(request, decision)
 
 
+def stricter(decision: Decision, than: Decision) -> bool:
+    """Whether an answer under way is guarded by less than what holds now."""
+    one, other = decision.obligations, than.obligations
+    return REDACTION.index(one.redaction) > REDACTION.index(other.redaction) or GUARDRAILS.index(
+        one.guardrails
+    ) > GUARDRAILS.index(other.guardrails)
+
+
 def _same_duties(asked: Decision, decision: Decision) -> bool:
     if asked is decision:
         return True

@@ -107,3 +107,7 @@ class EngineOperator(Protocol):
         Raises `NotFound`, `Conflict` (409 `engine_state`) or `Unavailable` when the engine does not react.
         """
         ...
+
+    async def resume_paused(self) -> None:
+        """Before the process ends: what a pause holds goes on. An engine that does not react is left alone."""
+        ...

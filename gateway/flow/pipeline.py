@@ -27,7 +27,7 @@ from gateway.flow.budget import (
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.first_byte import FirstByteFailed, at_once, backend_call, embedding
 from gateway.flow.growth import grow
-from gateway.flow.inspection import guard_of, inspected
+from gateway.flow.inspection import guard_of, inspected, stricter
 from gateway.flow.laps import Laps
 from gateway.flow.ports import (
     AuditLog,
@@ -262,7 +262,7 @@ class Pipeline:
 
     def _permission(self, exchange: Exchange) -> Callable[[], bool]:
         """Asked between chunks: decides again only when the policy or the caller's rights have changed. Without a
-        policy that may still be served nothing goes on."""
+        policy that may still be served nothing goes on; nor does an answer whose guard would now be stricter."""
         action, card, authorizer = known(exchange.request).action, known(exchange.served), self._authorizer
         seen, caller = known(exchange.decision).policy_version, exchange.principal
 
@@ -278,7 +278,7 @@ class Pipeline:
             except Unavailable:
                 return False
             seen, caller = decision.policy_version, present
-            return decision.allowed
+            return decision.allowed and not stricter(decision, known(exchange.decision))
 
         return permitted
 

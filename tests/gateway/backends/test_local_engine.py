@@ -26,6 +26,7 @@ from gateway.api import chat
 from gateway.backends.engine_values import as_gateway_error, sampling_of
 from gateway.backends.local_engine import LocalBackend, make_engine
 from gateway.errors import ConfigError, InvalidRequest, Unavailable
+from gateway.flow.operation import EngineAction
 from gateway.flow.values import ChatRequest, Chunk, GenerationParams, Message, ModelCard
 from gateway.settings import EngineSettings, ModelSettings
 from tests.fakes.byte_tokenizer import ByteTokenizer
@@ -236,3 +237,14 @@ async def test_a_text_that_the_engine_refuses_is_not_repeated(field: str) -> Non
     public = as_gateway_error(InvalidInput(field, "SECRETO", "must be plain"), "guided_regex")
     assert "SECRETO" not in public.message
     assert public.param == ("bad_words" if field == "bad_words" else "guided_regex")
+
+
+async def test_before_the_process_ends_what_a_pause_holds_goes_on(backend: LocalBackend) -> None:
+    await backend.count_prompt_tokens(ASK, CARD)
+    stream = start(backend, replace(ASK, params=LONG), limit=40, request_id="held")
+    await anext(stream)
+    await backend.operations.act("tiny", EngineAction.PAUSE)
+    assert backend.operations.state("tiny") == "paused"
+    await backend.operations.resume_paused()
+    assert [chunk async for chunk in stream][-1].finish_reason == "length"
+    assert backend.operations.state("tiny") == "ready"

@@ -215,3 +215,14 @@ async def test_a_prompt_that_could_not_be_inspected_counts_as_a_request(bench: B
     with pytest.raises(Unavailable):
         await bench.text()
     assert len(bench.limiter.reserved) == len(bench.limiter.settled) == 1
+
+
+@pytest.mark.parametrize(("before", "after", "goes_on"), [("flag", "block", False), ("redact", "flag", True)])
+async def test_an_answer_stops_where_policy_has_come_to_ask_for_a_stricter_guard(
+    bench: Bench, before: str, after: str, goes_on: bool
+) -> None:
+    bench.access.obligations = Obligations(redaction=before)  # type: ignore[arg-type]
+    async with await bench.pipeline().answer(bench.arrival(ASK)) as answer:
+        bench.access.obligations, bench.access.version = Obligations(redaction=after), 4  # type: ignore[arg-type]
+        chunks = [chunk async for chunk in answer]
+    assert (chunks[-1].stop_cause != "policy") is goes_on
