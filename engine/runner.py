@@ -6,8 +6,10 @@ Owns the weights, the KV storage and the persistent arrays. Must not know queues
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from math import isfinite
 from time import perf_counter
 
@@ -79,6 +81,7 @@ class ModelRunner:
             self._ops, self.vocab_size, config.max_num_seqs, self.eos_token_ids, self._device, self._clock
         )
         self._pooler = Pooler(config.pooling)
+        _return_freed_memory()
         self._progress("ready", 100.0)
 
     @property
@@ -235,6 +238,12 @@ class ModelRunner:
                 if item.sample:
                     pooled[item.slot] = self._pooler.finish(item.slot)
         return pooled
+
+
+def _return_freed_memory() -> None:
+    """What loading has used and freed goes back to the system, where the C library (glibc) can be told to."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _no_progress(stage: str, percent: float) -> None:

@@ -29,7 +29,7 @@ def engine(
     llama_server: Path | None = typer.Option(None, help="llama.cpp's llama-server (llama-quantize beside it)."),
     repeats: int = typer.Option(1, min=1, help="Rounds over all systems; medians are reported."),
     mixed_step_factor: float = typer.Option(
-        0.0, min=0.0, help="Pacing of prefill, as for `serve` (there 2.5). 0, none: nobody reads these streams."
+        0.0, min=0.0, help="Pacing of prefill, as for `serve` (there 2.2). 0, none: nobody reads these streams."
     ),
     scenarios: bool = typer.Option(
         False, "--scenarios", help="Also a warm prefix, prefill beside streams, sampling and memory (a minute or two)."
