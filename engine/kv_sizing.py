@@ -8,7 +8,8 @@ bytes per block = 2 (key and value) x layers x block_size x kv_heads x head_dim 
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 import torch
 
@@ -17,7 +18,9 @@ from engine.errors import InvalidInput
 from engine.models.config import ModelConfig
 
 _CPU_SHARE, _CPU_CAP = 4, 4 << 30
-_CGROUP = Path("/sys/fs/cgroup")
+_CGROUP, _MEMBERSHIP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+_UNLIMITED = 1 << 62
+"""Version 1 writes the largest multiple of a page when there is no limit."""
 
 
 def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
@@ -53,9 +56,31 @@ def available_ram() -> int:
     if meminfo.is_file():
         lines = dict(line.split(":", 1) for line in meminfo.read_text(encoding="ascii").splitlines() if ":" in line)
         free = int(lines["MemAvailable"].split()[0]) * 1024
-    limit, used = _CGROUP / "memory.max", _CGROUP / "memory.current"
-    if limit.is_file() and used.is_file():
-        most = limit.read_text(encoding="ascii").strip()
-        if most.isdigit():
-            free = min(free, int(most) - int(used.read_text(encoding="ascii")))
-    return max(0, free)
+    return max(0, min([free, *_cgroup_rooms(_CGROUP, _MEMBERSHIP)]))
+
+
+def _cgroup_rooms(root: Path, membership: Path) -> Iterator[int]:
+    """What each memory cgroup above this process still allows, of version 2 and 1; nothing where none has a limit."""
+    lines = membership.read_text(encoding="utf-8").splitlines() if membership.is_file() else []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        own = PurePosixPath(path.lstrip("/"))
+        for group in (own, *own.parents):
+            if not controllers:
+                room = _room(root / group / "memory.max", root / group / "memory.current")
+            elif "memory" in controllers.split(","):
+                folder = root / "memory" / group
+                room = _room(folder / "memory.limit_in_bytes", folder / "memory.usage_in_bytes")
+            else:
+                break
+            if room is not None:
+                yield room
+
+
+def _room(limit: Path, used: Path) -> int | None:
+    """None where there is no such group, or no limit (`max`, or version 1's huge number)."""
+    try:
+        most, taken = limit.read_text(encoding="ascii").strip(), used.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(most) - int(taken) if most.isdigit() and taken.isdigit() and int(most) < _UNLIMITED else None

@@ -9,16 +9,36 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
 
 from gateway.config_source import load
 
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _network(value: object) -> IPv4Network | IPv6Network:
+    """An address or a network in CIDR notation; IPv6-mapped IPv4 becomes IPv4, as addresses of callers do."""
+    if isinstance(value, IPv4Network | IPv6Network):
+        return value
+    try:
+        network = ip_network(value if isinstance(value, str) else "")
+    except ValueError:
+        expected = "expected an IP address or a network such as 10.0.0.0/8 or 2001:db8::/32 (without host bits or port)"
+        raise ValueError(expected) from None
+    if isinstance(network, IPv6Network) and network.prefixlen >= 96:
+        mapped = network.network_address.ipv4_mapped
+        if mapped is not None:
+            return IPv4Network((mapped, network.prefixlen - 96))
+    return network
+
+
+TrustedNetwork = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
 class HttpSettings(Section):
@@ -39,7 +59,9 @@ class HttpSettings(Section):
     )
     shutdown_grace_s: float = 30.0
     allowed_hosts: tuple[str, ...] = ("*",)
-    trusted_proxies: tuple[str, ...] = ()
+    trusted_proxies: tuple[TrustedNetwork, ...] = Field(
+        (), description="addresses or networks of reverse proxies whose `X-Forwarded-For` is believed"
+    )
 
 
 class StoreSettings(Section):

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.errors import error_body
+from gateway.api.proxies import Network, TrustedProxies
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Unavailable
 from gateway.flow.context import Client, Clock, IdSource, RequestContext
 
@@ -51,7 +52,7 @@ class Front:
         max_header_bytes: int,
         request_timeout_s: float,
         allowed_hosts: tuple[str, ...] = ("*",),
-        trusted_proxies: tuple[str, ...] = (),
+        trusted_proxies: Sequence[Network] = (),
         direct: Mapping[str, ASGIApp] | None = None,
     ) -> None:
         """`direct`: exact paths whose POST goes straight to its endpoint, past the framework's router and layers.
@@ -63,7 +64,7 @@ class Front:
         self._max_in_flight, self._max_header_bytes = max_in_flight, max_header_bytes
         self._request_timeout_s = request_timeout_s
         self._hosts = None if "*" in allowed_hosts else frozenset(host.lower().encode() for host in allowed_hosts)
-        self._trusted = frozenset(trusted_proxies)
+        self._proxies = TrustedProxies(trusted_proxies)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
@@ -117,7 +118,8 @@ class Front:
 
     def _examine(self, scope: Scope) -> tuple[RequestContext, GatewayError | None]:
         size, hosts = 0, 0
-        host = client_id = agent = forwarded = trace = data_class = purpose = None
+        host = client_id = agent = trace = data_class = purpose = None
+        forwarded: list[bytes] = []
         for name, value in scope["headers"]:
             size += len(name) + len(value) + 4
             if name == b"host":
@@ -127,7 +129,7 @@ class Front:
             elif name == b"x-request-id":
                 client_id = value if _LABEL.match(value) else None
             elif name == b"x-forwarded-for":
-                forwarded = value
+                forwarded.append(value)
             elif name == b"traceparent":
                 trace = _TRACEPARENT.match(value)
             elif name == b"x-esclusa-data-class":
@@ -143,10 +145,10 @@ class Front:
             route=scope["path"][:256],
             method=scope["method"],
             client=Client(
-                ip=self._client_ip(peer, forwarded),
+                ip=self._proxies.client(peer, forwarded),
                 user_agent=agent.decode("latin-1")[:256] if agent is not None else None,
                 client_request_id=client_id.decode() if client_id is not None else None,
-                forwarded_for=forwarded.decode("latin-1")[:256] if forwarded and peer in self._trusted else None,
+                forwarded_for=_chain(forwarded) if forwarded and self._proxies.trust(peer) else None,
             ),
             trace_id=trace.group(1).decode() if trace else None,
             deadline_s=started + self._request_timeout_s,
@@ -158,7 +160,7 @@ class Front:
                 f"The headers exceed {self._max_header_bytes} bytes or {MAX_HEADERS} lines.",
                 headers={"connection": "close"},
             )
-        if hosts != 1 or not self._known_host(host or b""):
+        if not self._host_is_fine(scope, host, hosts):
             return context, InvalidRequest(
                 "The request needs exactly one `Host` that this gateway serves.",
                 code="invalid_host",
@@ -166,17 +168,22 @@ class Front:
             )
         return context, None
 
+    def _host_is_fine(self, scope: Scope, host: bytes | None, count: int) -> bool:
+        """Probes come from balancers and kubelets: addressed by IP, or over HTTP/1.0 without any `Host`."""
+        if scope["path"] in PROBES:
+            if count == 0:
+                return bool(scope.get("http_version") == "1.0")
+            return count == 1 and _HOST.match(host or b"") is not None
+        return count == 1 and self._known_host(host or b"")
+
     def _known_host(self, host: bytes) -> bool:
         if _HOST.match(host) is None:
             return False
         return self._hosts is None or host.lower().rsplit(b":", 1)[0] in self._hosts or host.lower() in self._hosts
 
-    def _client_ip(self, peer: str | None, forwarded: bytes | None) -> str | None:
-        """The nearest address that is not one of our proxies; a stranger's `X-Forwarded-For` is only a label."""
-        if forwarded is None or peer not in self._trusted:
-            return peer
-        hops = [hop.strip() for hop in forwarded.decode("latin-1").split(",")]
-        return next((hop for hop in reversed(hops) if hop not in self._trusted), peer)
+
+def _chain(lines: Sequence[bytes]) -> str:
+    return ", ".join(line.decode("latin-1") for line in lines)[:256]
 
 
 def _label(value: bytes | None) -> str | None:

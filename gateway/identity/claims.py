@@ -13,7 +13,7 @@ from typing import Any
 from gateway.flow.values import Principal
 from gateway.identity.claim_path import ClaimPath
 from gateway.identity.claim_rules import client_of, invalid, is_service
-from gateway.identity.providers import Provider
+from gateway.identity.providers import Provider, is_reserved_tenant
 
 MAX_ENTRIES = 512
 MAX_CHARS = 256
@@ -73,7 +73,10 @@ def _subject(provider: Provider, claims: Claims) -> str:
 def _tenant(provider: Provider, claims: Claims) -> str:
     if provider.tenant is None:
         return provider.settings.tenant
-    return clean_text(provider.tenant.find(claims), "the tenant claim")
+    tenant = clean_text(provider.tenant.find(claims), "the tenant claim")
+    if is_reserved_tenant(tenant):
+        invalid("the tenant claim is a reserved name")
+    return tenant
 
 
 def _names(path: ClaimPath | None, claims: Claims) -> frozenset[str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.errors import ConfigError
+from gateway.flow.values import ANONYMOUS
 from gateway.identity.algorithms import ASYMMETRIC, SPECS, SYMMETRIC
 from gateway.identity.claim_path import ClaimPath
 from gateway.settings import ProviderSettings
@@ -19,6 +20,9 @@ from gateway.settings import ProviderSettings
 TENANT_MARK = "{tid}"
 _GUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _MUTABLE_SUBJECTS = {"preferred_username", "upn", "unique_name", "name", "nickname", "given_name", "family_name"}
+
+_RESERVED_TENANTS = frozenset({ANONYMOUS.tenant, "*", "(many)"})
+"""Nobody's tenant in records, everybody's in documents, and the source of refusals counted together."""
 
 TYPE_DEFAULTS: Mapping[str, Mapping[str, str | None]] = {
     "keycloak": {"roles_claim": "realm_access.roles"},
@@ -110,10 +114,17 @@ def build_providers(settings: ProviderSettings) -> tuple[Provider, ...]:
     )
 
 
+def is_reserved_tenant(name: str) -> bool:
+    """Whether the name means something else than one tenant; neither a token nor a provider may carry it."""
+    return name.strip() in _RESERVED_TENANTS
+
+
 def _build(settings: ProviderSettings, issuer: str, name: str, directory: str | None) -> Provider:
     _check_issuer(settings, issuer)
     if not settings.audiences or any(not audience.strip() for audience in settings.audiences):
         raise _wrong(settings, "`audiences` must name at least one audience: without it any application's token fits")
+    if is_reserved_tenant(settings.tenant) or not settings.tenant.strip():
+        raise _wrong(settings, "`tenant` is empty or a reserved name")
     algorithms = _algorithms(settings)
     secret = _secret(settings, algorithms)
     _check_key_source(settings)

@@ -10,6 +10,7 @@ import json
 import logging
 import re
 import sys
+import unicodedata
 from collections.abc import MutableMapping
 from typing import Any, TextIO
 
@@ -24,8 +25,10 @@ _SECRETS = re.compile(
     r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"  # user:password of a URL
 )
 MASK = "[redacted]"
-_RAW = re.compile("[\x7f-\x9f\u2028\u2029]")
-"""What JSON leaves as it is, though a terminal obeys it or a reader of lines breaks there."""
+_PLAIN = re.compile(r"[ -~]*\Z")
+_UNSHOWN = frozenset({"Cc", "Cf", "Zl", "Zp", "Cs", "Co", "Cn"})
+"""Unicode categories that JSON leaves as they are, though a terminal obeys them, a reader of lines breaks there, or
+they change how the rest of the line is shown (bidirectional and other format controls, unassigned code points)."""
 
 
 def scrub(text: str) -> str:
@@ -68,7 +71,14 @@ def configure_logs(settings: LogSettings, stream: TextIO | None = None) -> None:
 
 
 def _one_line(event: Any, **options: Any) -> str:
-    return _RAW.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(event, **options))
+    line = json.dumps(event, **options)
+    return line if _PLAIN.match(line) else "".join(map(_shown, line))
+
+
+def _shown(sign: str) -> str:
+    if unicodedata.category(sign) not in _UNSHOWN:
+        return sign
+    return json.dumps(sign)[1:-1] if sign > "\x7f" else f"\\u{ord(sign):04x}"
 
 
 def _scrub_event(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:

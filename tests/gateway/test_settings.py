@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,22 @@ def test_a_wrong_value_in_the_file_is_told_even_when_it_is_overridden(
 def test_a_reference_in_the_file_may_be_overridden(tmp_path: Path) -> None:
     file = write(tmp_path, "http: {port: env.THE_PORT}\n")
     assert load_settings(file, {"http": {"port": 5}}, environment={}).http.port == 5
+
+
+def test_trusted_proxies_are_addresses_and_networks(tmp_path: Path) -> None:
+    names = '["127.0.0.1", "10.0.0.0/8", "2001:db8::/32", "::ffff:192.0.2.0/120"]'
+    found = load_settings(write(tmp_path, f"http: {{trusted_proxies: {names}}}\n"), environment={})
+    shown = ["127.0.0.1/32", "10.0.0.0/8", "2001:db8::/32", "192.0.2.0/24"]
+    assert [str(network) for network in found.http.trusted_proxies] == shown
+    assert json.loads(found.model_dump_json())["http"]["trusted_proxies"] == shown
+
+
+@pytest.mark.parametrize("name", ["10.0.0.1/8", "proxy.internal", "10.0.0.1:443", "10.0.0.0/33", "*", "", "10"])
+def test_a_proxy_that_cannot_be_read_ends_the_start(tmp_path: Path, name: str) -> None:
+    error = wrong(write(tmp_path, f"http:\n  trusted_proxies:\n    - 127.0.0.1\n    - '{name}'\n"))
+    assert (error.line, "http.trusted_proxies.1" in error.message) == (4, True)
+    assert "10.0.0.0/8 or 2001:db8::/32" in error.message
+    assert wrong(None, {"ESCLUSA_HTTP__TRUSTED_PROXIES": f"['{name}']"}).file == "ESCLUSA_HTTP__TRUSTED_PROXIES"
 
 
 def test_the_names_that_operators_know_are_read() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -41,12 +42,19 @@ def front(inner: Inner, **changes: Any) -> Front:
     return Front(inner, **{**settings, **changes})
 
 
-async def call(door: Front, *headers: tuple[bytes, bytes], path: str = "/v1/x", host: bytes = b"gw:80") -> Any:
+async def call(
+    door: Front,
+    *headers: tuple[bytes, bytes],
+    path: str = "/v1/x",
+    host: bytes | None = b"gw:80",
+    version: str = "1.1",
+) -> Any:
     scope = {
         "type": "http",
         "method": "POST",
         "path": path,
-        "headers": [(b"host", host), *headers],
+        "http_version": version,
+        "headers": [*([] if host is None else [(b"host", host)]), *headers],
         "client": ("10.0.0.9", 5),
     }
     sent: list[Any] = []
@@ -88,9 +96,25 @@ async def test_a_strangers_forwarded_address_is_no_address() -> None:
 
 async def test_behind_a_trusted_proxy_the_nearest_stranger_is_the_client() -> None:
     inner = Inner()
-    door = front(inner, trusted_proxies=("10.0.0.9", "10.0.0.8"))
-    await call(door, (b"x-forwarded-for", b"6.6.6.6, 1.2.3.4, 10.0.0.8"))
+    door = front(inner, trusted_proxies=[ip_network("10.0.0.8/31")])
+    await call(door, (b"x-forwarded-for", b"6.6.6.6, 1.2.3.4:51234"), (b"x-forwarded-for", b"10.0.0.8"))
     assert inner.contexts[0].client.ip == "1.2.3.4"
+    assert inner.contexts[0].client.forwarded_for == "6.6.6.6, 1.2.3.4:51234, 10.0.0.8"
+
+
+@pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
+async def test_probes_over_http_1_0_need_no_host_and_are_addressed_as_balancers_do(path: str) -> None:
+    door = front(Inner(), allowed_hosts=("gateway.example",))
+    assert (await call(door, path=path, host=None, version="1.0"))[0] == 200
+    assert (await call(door, path=path, host=b"10.1.2.3:8080"))[0] == 200
+    assert (await call(door, path=path, host=None, version="1.1"))[0] == 400
+    assert (await call(door, (b"host", b"gw"), path=path))[0] == 400
+    assert (await call(door, path=path, host=b"a b"))[0] == 400
+
+
+async def test_other_paths_need_a_host_in_every_version() -> None:
+    assert (await call(front(Inner()), host=None, version="1.0"))[0] == 400
+    assert (await call(front(Inner()), host=None, version="1.1"))[0] == 400
 
 
 async def test_data_class_purpose_and_trace_are_read() -> None:

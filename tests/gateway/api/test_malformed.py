@@ -190,8 +190,15 @@ def test_headers_that_name_another_route_change_nothing(stage: Stage, extra: byt
     assert speak(stage, request(HOST, LENGTH, CLOSE, extra))[0] == 401
 
 
+def test_a_balancers_health_check_needs_no_host(stage: Stage) -> None:
+    assert speak(stage, b"GET /livez HTTP/1.0\r\n\r\n")[0] == 200
+    assert speak(stage, b"GET /readyz HTTP/1.0\r\n\r\n")[0] == 200
+    assert speak(stage, b"GET /v1/models HTTP/1.0\r\n\r\n")[0] == 400
+    assert speak(stage, b"GET /livez HTTP/1.1\r\nConnection: close\r\n\r\n")[0] == 400
+
+
 def test_two_credentials_are_ambiguous(stage: Stage) -> None:
-    twice = b"authorization: Bearer " + stage.token().encode()
+    twice = b"authorization: Bearer " + stage.token(sub="u-2").encode()
     status, received = speak(stage, request(HOST, LENGTH, CLOSE, twice, token=stage.token()))
     assert status == 400
     assert b"ambiguous_credentials" in received

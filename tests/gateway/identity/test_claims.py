@@ -369,6 +369,10 @@ def test_without_paths_nothing_is_guessed() -> None:
     [
         ({"tenant_claim": "tenant"}, {}),
         ({"tenant_claim": "tenant"}, {"tenant": ["a"]}),
+        ({"tenant_claim": "tenant"}, {"tenant": "-"}),  # nobody's tenant, which every auditor reads
+        ({"tenant_claim": "tenant"}, {"tenant": " - "}),
+        ({"tenant_claim": "tenant"}, {"tenant": "*"}),
+        ({"tenant_claim": "tenant"}, {"tenant": "(many)"}),
         ({"department_claim": "d"}, {"d": ["a", "b"]}),
         ({"clearance_claim": "c"}, {"c": "top-secret"}),
         ({"clearance_claim": "c"}, {"c": "RESTRICTED"}),

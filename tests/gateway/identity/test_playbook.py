@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from gateway.api.credentials import read_credential
 from gateway.errors import AmbiguousCredentials, NotPermitted, Unauthenticated
+from gateway.flow.values import Credential
 from gateway.identity.service import IdentityService
 from tests.fakes.issuer import TestIssuer, private_key, public_jwk, raw_token
 from tests.gateway.identity.conftest import Authenticate
@@ -85,6 +86,41 @@ def test_absent_credential_is_named_and_challenged_without_an_error() -> None:
 def test_two_authorization_headers_are_ambiguous() -> None:
     with pytest.raises(AmbiguousCredentials):
         read_credential([(b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")])
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"authorization", b"Bearer a"), (b"api-key", b"b")],
+        [(b"x-api-key", b"a"), (b"api-key", b"b")],
+        [(b"api-key", b"a"), (b"api-key", b"b")],
+        [(b"authorization", b"Basic a"), (b"api-key", b"a")],
+        [(b"authorization", b"Bearer a"), (b"api-key", b"a"), (b"x-api-key", b"A")],
+        [(b"authorization", b"Bearer a"), (b"api-key", b"a ")],
+    ],
+)
+def test_two_different_credentials_are_ambiguous(headers: list[tuple[bytes, bytes]]) -> None:
+    with pytest.raises(AmbiguousCredentials):
+        read_credential(headers)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        [(b"authorization", b"Bearer a"), (b"api-key", b"a")],
+        [(b"x-api-key", b"a"), (b"authorization", b"bearer a")],
+        [(b"authorization", b"Bearer a"), (b"authorization", b"Bearer a")],
+        [(b"authorization", b"Bearer a"), (b"api-key", b""), (b"x-api-key", b" ")],
+    ],
+)
+def test_copies_and_empty_channels_leave_nothing_to_choose(headers: list[tuple[bytes, bytes]]) -> None:
+    assert read_credential(headers) == Credential(channel="authorization", value="a")
+
+
+@pytest.mark.parametrize("nothing", [b"", b"Bearer", b"Bearer "])
+def test_an_empty_authorization_does_not_hide_a_key(nothing: bytes) -> None:
+    found = read_credential([(b"authorization", nothing), (b"x-api-key", b"k")])
+    assert found == Credential(channel="x-api-key", value="k")
 
 
 @pytest.mark.parametrize("value", [b"Basic dTpw", b"Bearer", b"Bearer ", b"Bearer  a", b"", b"Bearer a b "])

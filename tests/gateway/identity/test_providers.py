@@ -54,6 +54,9 @@ def settings(**changes: Any) -> ProviderSettings:
         ({"subject_claim": "upn"}, "must not identify"),
         ({"roles_claim": "a..b"}, "claim path"),
         ({"groups_claim": ""}, "claim path"),
+        ({"tenant": "-"}, "reserved"),
+        ({"tenant": " * "}, "reserved"),
+        ({"tenant": ""}, "reserved"),
     ],
 )
 def test_configuration_that_accepts_too_much_ends_the_start(changes: dict[str, Any], problem: str) -> None:

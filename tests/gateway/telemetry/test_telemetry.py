@@ -54,7 +54,15 @@ def test_a_log_line_is_one_json_object_whatever_it_says(log: io.StringIO) -> Non
     assert (entry["level"], entry["logger"]) == ("info", "esclusa.x")
 
 
-@pytest.mark.parametrize("sign", ["\x7f", "\x85", "\x9b", "\u2028", "\u2029"])
+@pytest.mark.parametrize(
+    "sign",
+    [
+        *("\x7f", "\x85", "\x9b", "\u2028", "\u2029"),
+        *("\u202e", "\u202a", "\u2066", "\u2069", "\u200f", "\u061c"),  # bidirectional controls
+        *("\u200b", "\ufeff", "\u00ad", "\U000e0041", "\ufff9"),  # other format controls, tags
+        *("\ud800", "\ue000", "\U0010fffd", "\U0001fffe", "\u0378"),  # surrogate, private use, unassigned
+    ],
+)
 def test_signs_that_end_lines_or_steer_terminals_are_escaped_and_letters_are_not(log: io.StringIO, sign: str) -> None:
     logging.getLogger("esclusa.x").info("año %s31m", sign)
     text = log.getvalue()
