@@ -18,8 +18,10 @@ from engine.vocabulary import Vocabulary, from_directory, from_gguf
 from engine.weights.loader import Checkpoint
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
-_GUARD = "\ue0d0"
-"""A private-use character, put inside control-token texts of user content and taken out again before encoding."""
+_GUARD = "\udcd0"
+"""Put inside control-token texts of user content and taken out again before encoding. A lone surrogate is no character:
+no tokenizer encodes one, so `apply_chat_template` refuses it from outside and every character reaches the model."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 class ChatTokenizer:
@@ -107,7 +109,8 @@ class ChatTokenizer:
         content = message.get("content")
         if not isinstance(content, str):
             return message
-        content = content.replace(_GUARD, "")
+        if _SURROGATE.search(content):
+            raise InvalidInput("messages", "half of a surrogate pair", "the content is not Unicode text")
         if self._controls is not None:
             content = self._controls.sub(lambda found: found[0][0] + _GUARD + found[0][1:], content)
         return {**message, "content": content}

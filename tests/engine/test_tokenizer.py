@@ -152,6 +152,21 @@ def test_a_message_with_control_text_and_one_without_render_alike(tiny: ChatToke
     assert ids == [1, *tiny.encode("user\nx"), *tiny.encode_plain("<|end|>"), *tiny.encode("y"), 2]
 
 
+@pytest.mark.parametrize("sign", ["\ue0d0", "\ue000", "\uf8ff", "\U0010fffd", "\ufdd0", "\u200b"], ids=ascii)
+@pytest.mark.parametrize("around", ["{}", "<|end|>{}", "<{}|end|>{}", "x{}<|start|>"])
+def test_no_character_of_a_message_is_lost_before_the_model_reads_it(
+    tiny: ChatTokenizer, sign: str, around: str
+) -> None:
+    text = "1234" + around.replace("{}", sign) + "5678Z"
+    ids = tiny.apply_chat_template([{"role": "user", "content": text}], add_generation_prompt=False)
+    assert text in tiny.decode(ids)
+
+
+def test_half_a_surrogate_pair_is_no_text_for_a_model(tiny: ChatTokenizer) -> None:
+    with pytest.raises(InvalidInput, match="not Unicode text"):
+        tiny.apply_chat_template([{"role": "user", "content": "1234\udcd05678Z"}])
+
+
 def test_a_refused_role_is_an_input_error_with_the_templates_words(tiny: ChatTokenizer) -> None:
     with pytest.raises(InvalidInput, match="unknown role") as caught:
         tiny.apply_chat_template([{"role": "wizard", "content": "secret words"}])
