@@ -1,8 +1,12 @@
-"""Shared builders: both back ends, ragged batches over a shuffled block pool, GGUF rows."""
+"""Shared builders: both back ends, ragged batches over a shuffled block pool, GGUF rows.
+
+Every test that asks for the CPU back end runs once for each instruction set that this CPU has, so that a faster machine
+does not hide a fault of the kernels for a slower one. `ESCLUSA_CPU_ISA` narrows it to one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
@@ -11,7 +15,7 @@ from torch import Tensor
 
 from kernels import dispatch
 from kernels.contracts import AttentionPlan, KVCache, Ops
-from kernels.cpu import build
+from kernels.cpu import build, library
 
 TOLERANCES = {torch.float32: (2e-5, 2e-5), torch.bfloat16: (2e-2, 2e-2)}
 """dtype -> (atol, rtol) between back ends."""
@@ -22,20 +26,34 @@ def reference() -> Ops:
     return dispatch.load("reference", device="cpu")
 
 
+def runnable_isas() -> list[str]:
+    try:
+        return build.candidate_isas()
+    except build.BuildError as error:
+        return [f"unusable: {error}"]
+
+
+@pytest.fixture(scope="session", params=runnable_isas())
+def isa(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The instruction set that the kernels of this test use."""
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(build.ISA_VARIABLE, request.param)
+        library.lib.cache_clear()
+        usable, reason, _ = build.availability()
+        if not usable:
+            pytest.skip(reason)
+        yield request.param
+    library.lib.cache_clear()
+
+
 @pytest.fixture(scope="session")
-def cpu() -> Ops:
-    usable, reason, _ = build.availability()
-    if not usable:
-        pytest.skip(reason)
+def cpu(isa: str) -> Ops:
     return dispatch.load("cpu", device="cpu")
 
 
 @pytest.fixture(scope="session")
-def exact() -> Ops:
+def exact(isa: str) -> Ops:
     """The CPU back end under its promise of determinism."""
-    usable, reason, _ = build.availability()
-    if not usable:
-        pytest.skip(reason)
     return dispatch.load("cpu", device="cpu", deterministic=True)
 
 

@@ -34,24 +34,30 @@ def test_greedy_agrees(cpu: Ops, reference: Ops, dtype: torch.dtype, vocabulary:
     torch.testing.assert_close(logprobs, expected, atol=1e-4, rtol=1e-5)
 
 
-@pytest.mark.parametrize("ops_name", ["cpu", "reference"])
-def test_equal_logits_go_to_the_lowest_id(ops_name: str, request: pytest.FixtureRequest) -> None:
-    ops: Ops = request.getfixturevalue(ops_name)
+@pytest.fixture(params=["cpu", "reference"])
+def either(request: pytest.FixtureRequest, cpu: Ops, reference: Ops) -> Ops:
+    return cpu if request.param == "cpu" else reference
+
+
+@pytest.fixture(params=["fast", "deterministic"])
+def fast_or_exact(request: pytest.FixtureRequest, cpu: Ops, exact: Ops) -> Ops:
+    return cpu if request.param == "fast" else exact
+
+
+def test_equal_logits_go_to_the_lowest_id(either: Ops) -> None:
     logits = torch.zeros(2, 100)
     logits[0, [90, 33, 34]] = 5.0
-    assert ops.greedy(logits)[0].tolist() == [33, 0]
+    assert either.greedy(logits)[0].tolist() == [33, 0]
 
 
-@pytest.mark.parametrize("ops_name", ["cpu", "reference"])
-def test_nan_and_minus_infinity_never_win(ops_name: str, request: pytest.FixtureRequest) -> None:
-    ops: Ops = request.getfixturevalue(ops_name)
+def test_nan_and_minus_infinity_never_win(either: Ops) -> None:
     logits = torch.full((1, 40), float("-inf"))
     logits[0, 5], logits[0, 6], logits[0, 38] = float("nan"), -3.0, -4.0
-    ids, logprobs = ops.greedy(logits)
+    ids, logprobs = either.greedy(logits)
     assert ids.tolist() == [6]
     assert float(logprobs) == pytest.approx(-0.3133, abs=1e-3)
     for uniform in (0.0, 0.5, 0.9999999):
-        picked = draw(ops, logits, torch.tensor([uniform], dtype=torch.float64), top_p=0.99)
+        picked = draw(either, logits, torch.tensor([uniform], dtype=torch.float64), top_p=0.99)
         assert int(picked) in (6, 38)
 
 
@@ -94,12 +100,10 @@ def test_temperature_zero_is_greedy_whatever_else_is_set(cpu: Ops) -> None:
     assert torch.equal(got, cpu.greedy(logits)[0])
 
 
-@pytest.mark.parametrize("ops_name", ["cpu", "exact"])
-def test_a_row_draws_the_same_alone_and_in_a_batch(ops_name: str, request: pytest.FixtureRequest) -> None:
-    ops: Ops = request.getfixturevalue(ops_name)
+def test_a_row_draws_the_same_alone_and_in_a_batch(fast_or_exact: Ops) -> None:
     logits, uniforms = torch.randn(64, 4096) * 3, torch.rand(64, dtype=torch.float64)
-    together = draw(ops, logits, uniforms, top_p=0.9, temperature=0.8)
-    alone = [draw(ops, logits[i : i + 1], uniforms[i : i + 1], top_p=0.9, temperature=0.8) for i in range(64)]
+    together = draw(fast_or_exact, logits, uniforms, top_p=0.9, temperature=0.8)
+    alone = [draw(fast_or_exact, logits[i : i + 1], uniforms[i : i + 1], top_p=0.9, temperature=0.8) for i in range(64)]
     assert torch.equal(together, torch.cat(alone))
 
 
