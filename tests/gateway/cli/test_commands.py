@@ -6,7 +6,6 @@ import base64
 import json
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -35,11 +34,12 @@ def test_help_lists_every_command_without_importing_torch() -> None:
         assert name in answer.stdout
 
 
-def test_help_of_one_command_is_quick() -> None:
-    esclusa("serve", "--help")  # warms the byte code cache
-    begun = time.monotonic()
-    assert esclusa("serve", "--help").returncode == 0
-    assert time.monotonic() - begun < 3.0
+@pytest.mark.parametrize("heavy", ["torch", "transformers", "fastapi", "sqlalchemy"])
+def test_help_of_one_command_imports_nothing_heavy(heavy: str) -> None:
+    """What a command needs is imported when it runs, so that help and completion answer at once."""
+    program = f"import sys; from gateway.cli import main; assert {heavy!r} not in sys.modules, 'imported {heavy}'"
+    answer = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert answer.returncode == 0, answer.stderr
 
 
 def test_version_is_printed_on_stdout() -> None:

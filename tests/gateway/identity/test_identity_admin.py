@@ -31,6 +31,7 @@ from gateway.identity.store import IdentityStore
 from gateway.settings import IdentitySettings
 from gateway.storage.postgres import make_engine
 from tests.fakes.doors import KnownCallers, RoleGrants
+from tests.fakes.hang_guard import HANG_S
 from tests.fakes.issuer import TestIssuer
 from tests.gateway.identity.conftest import eventually
 
@@ -529,33 +530,32 @@ async def test_lifted_revocations_stay_on_the_record(api: Api) -> None:
 # ---------------------------------------------------------------------------------------------- propagation
 
 
-async def seen_after(api: Api, first: Replica, second: Replica, issuer: TestIssuer, *, within_s: float) -> float:
-    """Seconds until `second` knows what was revoked at `first`."""
+async def reaches(api: Api, first: Replica, second: Replica, issuer: TestIssuer) -> bool:
+    """Whether `second` comes to know what was revoked at `first`."""
     who = await second.ask(issuer.token())
-    started = time.monotonic()
     body = {"kind": "subject", "issuer": who.issuer, "subject": who.subject, "reason": "stolen laptop"}
     assert (await api.call("POST", REVOCATIONS, body)).status_code == 201
     assert first.identity.is_revoked(who)
-    assert await eventually(lambda: second.identity.is_revoked(who), within_s=within_s)
-    return time.monotonic() - started
+    return await eventually(lambda: second.identity.is_revoked(who), within_s=HANG_S)
 
 
-async def test_notification_reaches_the_other_replica_at_once(
+async def test_notification_reaches_the_other_replica(
     api: Api, replica: Replica, engine: AsyncEngine, settings: IdentitySettings, issuer: TestIssuer
 ) -> None:
-    other = Replica(engine, settings, issuer, listen=True)
+    rarely_polled = settings.model_copy(update={"revocation_poll_s": 10 * HANG_S})
+    other = Replica(engine, rarely_polled, issuer, listen=True)
     await other.identity.start()
-    assert await eventually(lambda: other.revocations.listening, within_s=5)
-    assert await seen_after(api, replica, other, issuer, within_s=3) < 2.0
+    assert await eventually(lambda: other.revocations.listening, within_s=HANG_S)
+    assert await reaches(api, replica, other, issuer)
     await other.identity.close()
 
 
-async def test_poll_alone_reaches_the_other_replica_within_five_seconds(
+async def test_poll_alone_reaches_the_other_replica(
     api: Api, replica: Replica, engine: AsyncEngine, settings: IdentitySettings, issuer: TestIssuer
 ) -> None:
     other = Replica(engine, settings, issuer, listen=False)
     await other.identity.start()
-    assert await seen_after(api, replica, other, issuer, within_s=5) < 5.0
+    assert await reaches(api, replica, other, issuer)
     await other.identity.close()
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
@@ -25,6 +24,7 @@ from gateway.flow.context import RequestContext
 from gateway.flow.values import Credential
 from gateway.identity.metrics import IdentityCollector
 from gateway.identity.service import IdentityService
+from tests.fakes.hang_guard import hang_guard
 from tests.fakes.issuer import JwksServer, TestIssuer
 from tests.fakes.manual_clock import ManualClock
 
@@ -176,18 +176,16 @@ async def test_redirect_is_not_followed(server: JwksServer, context: RequestCont
 async def test_huge_answer_is_cut_off_early(server: JwksServer, context: RequestContext) -> None:
     server.fault = "huge"
     bench = Bench(server, context)
-    started = time.monotonic()
-    assert await bench.keys.refresh("start") is False
-    assert time.monotonic() - started < 5.0
+    async with hang_guard():
+        assert await bench.keys.refresh("start") is False
     assert "larger than" in (bench.keys.status().last_error or "")
 
 
 async def test_slow_provider_costs_the_configured_timeout(server: JwksServer, context: RequestContext) -> None:
     server.fault = "slow"
     bench = Bench(server, context, jwks_timeout_s=0.2)
-    started = time.monotonic()
-    assert await bench.keys.refresh("start") is False
-    assert time.monotonic() - started < 1.5
+    async with hang_guard():
+        assert await bench.keys.refresh("start") is False
 
 
 async def test_provider_that_is_down_leaves_known_keys_working(bench: Bench) -> None:

@@ -240,10 +240,10 @@ def test_a_repr_shows_no_password(folder: Path) -> None:
         assert "redis" not in repr(urls)
 
 
-def test_stopping_takes_little_time_even_with_an_open_session(folder: Path) -> None:
+def test_stopping_does_not_wait_for_an_open_session(folder: Path) -> None:
     server = PrivatePostgres(folder / "postgres", options={"fsync": "off"})
     server.start()
-    with socket.create_connection(("127.0.0.1", server.port or 0)):
-        began = time.monotonic()
+    with socket.create_connection(("127.0.0.1", server.port or 0)) as session:
         server.stop()
-    assert time.monotonic() - began < 10
+        assert session.fileno() != -1, "the session was still open when the server had stopped"
+    assert not server.running
