@@ -1,17 +1,13 @@
-"""Routes, middleware order and the server's life; no logic. `serve` runs it, `create_app` is what tests call."""
+"""Routes, middleware order, start and end of serving; no logic. `serve` runs it, `create_app` is what tests call."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import logging
-import signal
 import socket
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-import uvicorn
 from fastapi import APIRouter, Depends, FastAPI
 from starlette.responses import Response
 from starlette.routing import Route
@@ -23,9 +19,10 @@ from gateway.api.errors import install_handlers
 from gateway.api.lobby import BootProgress, Lobby
 from gateway.api.middleware import Front
 from gateway.api.openapi import Document, describe
-from gateway.api.protocol import guarded
+from gateway.errors import ConfigError
 from gateway.flow.context import SystemIds
-from gateway.settings import HttpSettings, Settings
+from gateway.server import GatewayServer, handle_signals, listen, make_server
+from gateway.settings import Settings
 from gateway.wiring import Services, open_services
 
 Prepare = Callable[[BootProgress], Awaitable[Settings]]
@@ -96,74 +93,6 @@ def _description(app: FastAPI, services: Services) -> APIRouter:
     return router
 
 
-class GatewayServer(uvicorn.Server):
-    """uvicorn without its signal handling: `serve` decides when to drain and when to stop hard."""
-
-    def __init__(self, config: uvicorn.Config) -> None:
-        super().__init__(config)
-        self.announces = False
-        """Told by SIGTERM: whoever sends requests here learns it from `/readyz` before the port closes."""
-        self._hurried = asyncio.Event()
-
-    def hurry(self) -> None:
-        """The second signal: neither waits for others nor for running requests."""
-        self.force_exit = True
-        self._hurried.set()
-
-    async def announce(self, delay_s: float) -> None:
-        """Go on serving while load balancers notice."""
-        if self.announces and not self.should_exit:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(delay_s):
-                    await self._hurried.wait()
-
-    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
-        return contextlib.nullcontext()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        # Stopping is what cancels requests from here on: uvicorn would log each as a failure of the application.
-        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
-        await super().shutdown(sockets)
-
-    async def end_requests(self, timeout_s: float = 5.0) -> None:
-        """Cancel what still runs after a hard stop; each request is settled and recorded on its way out."""
-        tasks = tuple(self.server_state.tasks)
-        for task in tasks:
-            task.cancel()
-        if tasks:
-            await asyncio.wait(tasks, timeout=timeout_s)
-        logging.getLogger("uvicorn.error").removeFilter(_is_no_cancellation)
-
-
-def _is_no_cancellation(record: logging.LogRecord) -> bool:
-    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
-
-
-def make_server(app: ASGIApp, settings: HttpSettings) -> GatewayServer:
-    protocol = guarded(
-        header_timeout_s=settings.header_timeout_s,
-        max_header_bytes=settings.max_header_bytes,
-        max_connections=settings.max_connections,
-        ids=SystemIds(),
-    )
-    return GatewayServer(
-        uvicorn.Config(
-            app,
-            http=protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=int(settings.shutdown_grace_s),
-            backlog=2048,
-        )
-    )
-
-
 async def serve(
     settings: Settings,
     *,
@@ -172,24 +101,31 @@ async def serve(
     progress: BootProgress | None = None,
     stop: asyncio.Event | None = None,
 ) -> None:
-    """Run until SIGINT, SIGTERM or `stop`: the port answers at once, then `prepare` and the services come up behind it.
+    """Run until a signal or `stop`: the port answers at once, then `prepare` and the services come up behind it.
 
     `prepare(progress)` may start private stores and returns the settings to use. `on_ready(services, url)` is called
-    once when every part can serve. The first signal drains for `shutdown_grace_s`, after SIGTERM with `drain_delay_s`
-    of notice at `/readyz`; the second stops at once.
-    Raises `ConfigError` for what cannot be started, `OSError` when the port is taken.
+    once when every part can serve. The first signal drains for `shutdown_grace_s`, after SIGTERM, SIGHUP and
+    SIGQUIT with `drain_delay_s` of notice at `/readyz`; the second stops at once.
+    Raises `ConfigError` for what cannot be started, a port that is taken included.
     """
     progress = progress if progress is not None else BootProgress()
     stop = stop if stop is not None else asyncio.Event()
-    listener = _bind(settings.http)
+    http = settings.http
+    listener = listen(http.host, http.port)
+    metrics = None
+    try:
+        metrics = None if http.metrics_port is None else listen(http.metrics_host, http.metrics_port)
+    except ConfigError:
+        listener.close()
+        raise
     host, port = listener.getsockname()[:2]
     url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
     lobby = Lobby(progress, SystemIds())
-    server = make_server(lobby, settings.http)
+    server = make_server(lobby, http)
     running = asyncio.create_task(server.serve(sockets=[listener]), name="http")
-    restore = _handle_signals(stop, server)
+    restore = handle_signals(stop, server)
     boot = asyncio.create_task(
-        _boot(settings, prepare, on_ready, progress, lobby, server, running, stop, url), name="boot"
+        _boot(settings, prepare, on_ready, progress, lobby, server, running, stop, url, metrics), name="boot"
     )
     try:
         await asyncio.wait({boot, running}, return_when=asyncio.FIRST_COMPLETED)
@@ -203,6 +139,8 @@ async def serve(
     finally:
         server.should_exit = True
         await asyncio.gather(running, return_exceptions=True)
+        if metrics is not None:
+            metrics.close()
         restore()
 
 
@@ -216,6 +154,7 @@ async def _boot(
     running: asyncio.Task[None],
     stop: asyncio.Event,
     url: str,
+    metrics_listener: socket.socket | None,
 ) -> None:
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -227,7 +166,7 @@ async def _boot(
             return
         async with open_services(preparing.result(), progress) as services:
             lobby.open(create_app(services))
-            metrics = await services.serve_metrics(make_server)
+            metrics = None if metrics_listener is None else services.serve_metrics(make_server, metrics_listener)
             loaded = asyncio.create_task(services.wait_loaded())
             await asyncio.wait({loaded, stopping}, return_when=asyncio.FIRST_COMPLETED)
             if loaded.done() and not stop.is_set():
@@ -259,41 +198,3 @@ def settle_memory() -> None:
 
 async def _given(settings: Settings) -> Settings:
     return settings
-
-
-def _bind(settings: HttpSettings) -> socket.socket:
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((settings.host, settings.port))
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
-
-
-def _handle_signals(stop: asyncio.Event, server: GatewayServer) -> Callable[[], None]:
-    """The first signal asks for a drain, the second ends it. Returns what undoes the handlers."""
-    loop = asyncio.get_running_loop()
-
-    def received(number: signal.Signals) -> None:
-        if stop.is_set():
-            server.hurry()
-        server.announces = server.announces or number is signal.SIGTERM
-        stop.set()
-
-    handled = []
-    for number in (signal.SIGINT, signal.SIGTERM):
-        try:
-            loop.add_signal_handler(number, received, number)
-        except (NotImplementedError, RuntimeError, ValueError):
-            continue  # not the main thread: whoever runs us stops us through `stop`
-        handled.append(number)
-
-    def restore() -> None:
-        for number in handled:
-            loop.remove_signal_handler(number)
-
-    return restore

@@ -22,7 +22,7 @@ GatewayError
 ├── UpstreamFailed           502  a backend answered nonsense or not at all
 └── Unavailable              503  a dependency is down or still loading
     └── (codes: idp_unavailable, policy_unavailable, audit_unavailable, guardrails_unavailable,
-               engine_unavailable, model_loading, overloaded,
+               engine_unavailable, model_loading, overloaded, gateway_stopping,
                 content_key_missing)
 
 Configuration mistakes found at start are `ConfigError`: they never reach a caller.

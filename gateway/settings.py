@@ -45,6 +45,7 @@ class HttpSettings(Section):
     host: str = "127.0.0.1"
     port: int = Field(8080, ge=0, le=65535)
     metrics_port: int | None = Field(9090, ge=0, le=65535, description="own listener of /metrics; None turns it off")
+    metrics_host: str = Field("127.0.0.1", description="/metrics has no credential: who listens here decides who reads")
     max_body_bytes: int = Field(4 * 1024 * 1024, gt=0)
     max_header_bytes: int = Field(
         384 * 1024, gt=0, description="above any token a provider could send, so that a bloated one is told 401"

@@ -107,12 +107,8 @@ class Services:
         if left:
             _log.error("%d requests could not be concluded in time", left)
 
-    async def serve_metrics(self, make_server: MakeServer) -> Callable[[], Awaitable[None]] | None:
-        """Start the listener of `/metrics`; returns what stops it, or None when it is turned off."""
-        port = self.settings.http.metrics_port
-        if port is None:
-            return None
-        listener = socket.create_server((self.settings.http.host, port), reuse_port=False)
+    def serve_metrics(self, make_server: MakeServer, listener: socket.socket) -> Callable[[], Awaitable[None]]:
+        """Serve `/metrics` on a bound socket; returns what stops it."""
         server = make_server(metrics_app(self.registry), self.settings.http)
         task = asyncio.create_task(server.serve(sockets=[listener]), name="metrics")
 
@@ -148,7 +144,14 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             gateway_version=version,
             sealer=sealer,
         )
-        await _start(audit, stack)
+        try:
+            await _start(audit, stack)
+        except OSError as error:
+            place = error.filename or spool_dir(settings)
+            raise ConfigError(
+                f"the audit spool cannot be used: {place}: {error.strerror or error}",
+                hint="give the gateway a folder it may write to, in `audit.spool_dir` or `local.data_dir`",
+            ) from error
         access = AccessService(
             catalog=catalog.all(),
             clock=clock,

@@ -6,11 +6,12 @@ One class for all of them, so that authorisation, limits and audit cannot differ
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable
 from functools import partial
 
 import orjson
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from gateway.api.body import BodyReader, ClientGone, parse_json
 from gateway.api.credentials import read_credential
@@ -18,8 +19,8 @@ from gateway.api.errors import error_body, error_object
 from gateway.api.hangup import Hangup
 from gateway.api.headers import Headers, answer_headers, header_value
 from gateway.api.render import Parts, Shape, envelope, extension, usage_object, whole_answer
-from gateway.api.sse import EventStream, frame
-from gateway.errors import GatewayError
+from gateway.api.sse import SSE_HEADERS, EventStream, frame
+from gateway.errors import GatewayError, Unavailable
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
@@ -27,6 +28,9 @@ from gateway.flow.pipeline import Arrival, Pipeline, known
 from gateway.flow.values import ChatRequest, Chunk
 
 Parse = Callable[[object], ChatRequest]
+EVENT_STREAM = dict(SSE_HEADERS)[b"content-type"]
+CUT_SHORT_S = 1.0
+"""How long a client that does not read may hold up the end."""
 
 
 class Inference:
@@ -40,6 +44,7 @@ class Inference:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context: RequestContext = scope["state"]["context"]
+        sent = Sent(send)
         hangup = Hangup(receive)
         arrival = Arrival(
             context=context,
@@ -51,14 +56,15 @@ class Inference:
             with BOUNDARY:
                 async with await self._pipeline.answer(arrival) as answer:
                     if known(answer.exchange.request).stream:
-                        await self._stream(answer, send, hangup)
+                        await self._stream(answer, sent, hangup)
                     else:
-                        await self._whole(answer, send)
+                        await self._whole(answer, sent)
         except GatewayError as error:
             # Rendered here: the front door calls this endpoint without the framework's layers in between.
             await refuse(send, error, str(context.request_id))
         except asyncio.CancelledError:
             if not hangup.gone():
+                await sent.cut_short(str(context.request_id))
                 raise
             task = asyncio.current_task()
             if task is not None:
@@ -120,6 +126,36 @@ class Inference:
         if chunk.stop_cause is not None:
             body["x_esclusa"] = extension(answer.exchange, chunk.stop_cause)
         return data + frame(body)
+
+
+class Sent:
+    """The way to the client, knowing how far an answer has got: one that is cut off is told so."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._begun = self._streams = self._ended = False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._begun, self._streams = True, (b"content-type", EVENT_STREAM) in message["headers"]
+        else:
+            self._ended = not message.get("more_body", False)
+        await self._send(message)
+
+    async def cut_short(self, request_id: str) -> None:
+        """The process stops under a running request: 503, or an error in-band where a stream has begun."""
+        error = Unavailable(
+            "The gateway is stopping and has ended this request.",
+            code="gateway_stopping",
+            hint="send the request again; it was recorded as cancelled",
+        )
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError, OSError):
+            async with asyncio.timeout(CUT_SHORT_S):
+                if not self._begun:
+                    await refuse(self._send, error, request_id)
+                elif self._streams and not self._ended:
+                    body = frame(error_object(error, request_id))
+                    await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 async def respond(send: Send, body: bytes, headers: Headers, status: int = 200) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import shutil
 import sys
 import time
@@ -64,6 +65,10 @@ def serve(
         models = tuple(entry.model_copy(update={"quantization": quantization}) for entry in settings.models)
         settings = settings.model_copy(update={"models": models})
     _demand_identity(settings)
+    if settings.local.enabled:
+        from gateway.local.stack import demand_loopback
+
+        demand_loopback(settings.http.host)  # before anything listens
     _run(settings)
 
 
@@ -78,9 +83,10 @@ def _run(settings: Settings) -> None:
     except OSError as error:
         from gateway.errors import ConfigError
 
+        if error.filename is None:
+            raise  # no file of the configuration: a fault of ours, told with its traceback
         raise ConfigError(
-            f"cannot listen on {settings.http.host}:{settings.http.port}: {error.strerror}",
-            hint="another process has the port; choose one with --port and --metrics-port",
+            f"{error.filename}: {error.strerror}", hint="`esclusa doctor` checks folders and files; see the settings"
         ) from error
 
 
@@ -108,7 +114,8 @@ async def _serve(settings: Settings) -> None:
             await run_server(settings, prepare=prepare, on_ready=ready, progress=progress)
         finally:
             told.cancel()
-            print("stopping", file=sys.stderr)
+            with contextlib.suppress(OSError):  # the terminal may be gone: that is what SIGHUP says
+                print("stopping", file=sys.stderr)
 
 
 async def _tell(progress: BootProgress) -> None:
@@ -131,7 +138,7 @@ def _panel(services: Services, url: str, took_s: float) -> None:
     lines.append(f"  API      {url}/v1        (OpenAI-compatible)")
     lines.append(f"  Admin    {url}/admin/v1")
     if metrics is not None:
-        lines.append(f"  Metrics  http://{settings.http.host}:{metrics}/metrics")
+        lines.append(f"  Metrics  http://{settings.http.metrics_host}:{metrics}/metrics")
     lines.append(f"  Models   {', '.join([model.id for model in settings.models] + [settings.routing.virtual_model])}")
     for backend in services.backends.values():
         capacity = backend.status().get("kv_capacity")

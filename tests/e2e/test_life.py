@@ -110,9 +110,10 @@ def running(config: tuple[Path, int], *, without_engine: bool = False) -> Iterat
 class Reading(threading.Thread):
     """A client that reads a whole stream."""
 
-    def __init__(self, url: str, token: str) -> None:
+    def __init__(self, url: str, token: str, *, stream: bool = True) -> None:
         super().__init__(daemon=True)
-        self._url, self._token = url, token
+        self._url, self._token, self._body = url, token, {**ASK, "stream": stream}
+        self.status = 0
         self.started_reading = threading.Event()
         self.text = ""
         self.request_id = ""
@@ -122,8 +123,9 @@ class Reading(threading.Thread):
         headers = {"authorization": f"Bearer {self._token}"}
         try:
             with httpx2.stream(
-                "POST", f"{self._url}/v1/chat/completions", json=ASK, headers=headers, timeout=30
+                "POST", f"{self._url}/v1/chat/completions", json=self._body, headers=headers, timeout=30
             ) as answer:
+                self.status = answer.status_code
                 self.request_id = answer.headers["x-request-id"]
                 for piece in answer.iter_text():
                     self.text += piece
@@ -157,15 +159,23 @@ def test_the_port_answers_before_anything_is_ready(config: tuple[Path, int]) -> 
     assert seen == {(503, 200), (200, 200)}
 
 
+@pytest.mark.parametrize(
+    "numbers", [[signal.SIGTERM], [signal.SIGHUP], [signal.SIGQUIT], [signal.SIGTERM, signal.SIGHUP]]
+)
 def test_the_first_signal_lets_running_answers_end(
-    config: tuple[Path, int], issuer: DevIssuer, upstream_thread: UpstreamThread, stage_database_url: str
+    config: tuple[Path, int],
+    issuer: DevIssuer,
+    upstream_thread: UpstreamThread,
+    stage_database_url: str,
+    numbers: list[signal.Signals],
 ) -> None:
     slow(upstream_thread, 30)
     with running(config) as process:
         reader = Reading(process.url, issuer.mint("u-1", ["analyst"]))
         reader.start()
         reader.started_reading.wait(10)
-        process.signal(signal.SIGTERM)
+        for number in numbers:
+            process.signal(number)
         reader.join(20)
         code, _, err = process.finish()
     assert code == 0, err
@@ -218,10 +228,41 @@ def test_the_second_signal_stops_at_once_and_still_records(
         code, _, err = process.finish()  # the answer itself would take another 1,000 s
     assert code == 0, err
     assert "[DONE]" not in reader.text
+    assert '"code":"gateway_stopping"' in reader.text.strip().splitlines()[-1]
+    assert not reader.broken
     assert "Traceback" not in err
     assert "CancelledError" not in err
     rows = apart(_records(stage_database_url, "request_id = $1", reader.request_id, 2, 5.0))
     assert [row["outcome"] for row in rows][-1] == "cancelled"
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
+def test_an_answer_that_outlasts_the_grace_is_told_so(
+    config: tuple[Path, int],
+    issuer: DevIssuer,
+    upstream_thread: UpstreamThread,
+    stage_database_url: str,
+    stream: bool,
+) -> None:
+    slow(upstream_thread, 2000)
+    if not stream:
+        upstream_thread.script.mode = "hang"
+    tree = yaml.safe_load(config[0].read_text())
+    tree["http"] |= {"shutdown_grace_s": 1, "drain_delay_s": 0}
+    config[0].write_text(yaml.safe_dump(tree), encoding="utf-8")
+    with running(config) as process:
+        reader = Reading(process.url, issuer.mint(f"u-5-{stream}", ["analyst"]), stream=stream)
+        reader.start()
+        reader.started_reading.wait(2)
+        process.signal(signal.SIGTERM)
+        code, _, err = process.finish()
+        reader.join(5)
+    assert code == 0, err
+    assert '"code":"gateway_stopping"' in reader.text.strip().splitlines()[-1]
+    assert (reader.broken, reader.status) == (False, 200 if stream else 503)
+    assert "Traceback" not in err
+    rows = apart(_records(stage_database_url, "subject = $1", f"u-5-{stream}", 2, 5.0))
+    assert [row["outcome"] for row in rows] == [None, "cancelled"]
 
 
 def test_a_gateway_without_the_engine_installed_is_a_proxy(config: tuple[Path, int], issuer: DevIssuer) -> None:
@@ -256,6 +297,29 @@ def test_a_port_that_is_taken_ends_the_start_with_a_reason(config: tuple[Path, i
         code, _, err = process.finish()
     assert code == 2
     assert str(port) in err
+    assert "Traceback" not in err
+
+
+def test_a_metrics_port_that_is_taken_is_told_before_anything_starts(config: tuple[Path, int]) -> None:
+    file, port = config
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        taken = other.getsockname()[1]
+        file.write_text(file.read_text().replace("metrics_port: null", f"metrics_port: {taken}"), encoding="utf-8")
+        code, _, err = Process(file, port).finish()
+    assert code == 2
+    assert f"cannot listen on 127.0.0.1:{taken}: Address already in use" in err
+
+
+def test_a_spool_that_cannot_be_made_is_told_as_that(config: tuple[Path, int], tmp_path: Path) -> None:
+    file, port = config
+    (tmp_path / "file").write_text("no folder")
+    tree = yaml.safe_load(file.read_text())
+    tree["audit"]["spool_dir"] = str(tmp_path / "file" / "spool")
+    file.write_text(yaml.safe_dump(tree), encoding="utf-8")
+    code, _, err = Process(file, port).finish()
+    assert code == 2
+    assert "audit spool cannot be used" in err
+    assert "cannot listen" not in err
     assert "Traceback" not in err
 
 

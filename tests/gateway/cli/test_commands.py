@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from gateway.cli import serve
+from gateway.errors import ConfigError
 
 ROOT = Path(__file__).parents[3]
 
@@ -79,7 +83,21 @@ def test_serving_without_an_identity_provider_is_refused_with_the_way_out() -> N
 def test_local_mode_never_listens_beyond_loopback(host: str) -> None:
     answer = esclusa("serve", "--local", "--host", host, "--port", "0")
     assert answer.returncode == 2
-    assert "loopback" in answer.stderr or "cannot listen" in answer.stderr
+    assert "loopback" in answer.stderr
+    assert "cannot listen" not in answer.stderr
+
+
+def test_local_mode_never_binds_an_address_that_it_must_refuse(monkeypatch: pytest.MonkeyPatch) -> None:
+    def bound(*_: object) -> None:
+        raise AssertionError("a socket was bound before the refusal")
+
+    monkeypatch.setattr(socket.socket, "bind", bound)
+    with pytest.raises(ConfigError, match="loopback only"):
+        serve.serve(
+            local=True, config=None, host="0.0.0.0", port=0, metrics_port=None, data_dir=None, model=[], device=None,
+            max_num_seqs=None, max_num_batched_tokens=None, max_model_len=None, gpu_memory_utilization=None,
+            enable_prefix_caching=None, tensor_parallel_size=None, quantization=None, threads=None,
+        )  # fmt: skip
 
 
 def test_config_show_masks_secrets() -> None:

@@ -1,0 +1,145 @@
+"""The listening socket, the HTTP server and its signals: when to announce, drain and stop hard. Knows no routes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+from collections.abc import Callable
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gateway.api.protocol import guarded
+from gateway.errors import ConfigError
+from gateway.flow.context import SystemIds
+from gateway.settings import HttpSettings
+
+ANNOUNCING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+"""Sent by service managers and closing terminals: `/readyz` says so before the port closes. Ctrl-C waits for nobody."""
+_HINTS = {
+    errno.EADDRINUSE: "another process has the port; choose one with --port and --metrics-port",
+    errno.EACCES: "ports below 1024 need a privilege; choose a higher one with --port",
+    errno.EADDRNOTAVAIL: "the address is none of this machine's; see `http.host` and `http.metrics_host`",
+}
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket that does not listen yet. Raises `ConfigError` with the reason."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener: socket.socket | None = None
+    try:
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.setblocking(False)
+    except OSError as error:
+        if listener is not None:
+            listener.close()
+        reason = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror or error)
+        hint = _HINTS.get(error.errno or 0, "see `http.host`, `http.port`, `http.metrics_host` and `http.metrics_port`")
+        raise ConfigError(f"cannot listen on {host}:{port}: {reason}", hint=hint) from error
+    return listener
+
+
+class GatewayServer(uvicorn.Server):
+    """uvicorn without its signal handling: `serve` decides when to drain and when to stop hard."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.announces = False
+        """Told by SIGTERM: whoever sends requests here learns it from `/readyz` before the port closes."""
+        self._hurried = asyncio.Event()
+
+    def hurry(self) -> None:
+        """The second signal: neither waits for others nor for running requests."""
+        self.force_exit = True
+        self._hurried.set()
+
+    async def announce(self, delay_s: float) -> None:
+        """Go on serving while load balancers notice."""
+        if self.announces and not self.should_exit:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(delay_s):
+                    await self._hurried.wait()
+
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        return contextlib.nullcontext()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Stopping is what cancels requests from here on: uvicorn would log each as a failure of the application.
+        logging.getLogger("uvicorn.error").addFilter(_is_no_cancellation)
+        await super().shutdown(sockets)
+
+    async def end_requests(self, timeout_s: float = 5.0) -> None:
+        """Cancel what still runs after a hard stop; each request is settled, recorded and told on its way out."""
+        tasks = tuple(self.server_state.tasks)
+        for task in tasks:
+            if not task.cancelling():  # a second one would cut off what the first has begun
+                task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        logging.getLogger("uvicorn.error").removeFilter(_is_no_cancellation)
+
+
+def _is_no_cancellation(record: logging.LogRecord) -> bool:
+    return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
+
+
+def make_server(app: ASGIApp, settings: HttpSettings) -> GatewayServer:
+    protocol = guarded(
+        header_timeout_s=settings.header_timeout_s,
+        max_header_bytes=settings.max_header_bytes,
+        max_connections=settings.max_connections,
+        ids=SystemIds(),
+    )
+    return GatewayServer(
+        uvicorn.Config(
+            app,
+            http=protocol,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=int(settings.shutdown_grace_s),
+            backlog=2048,
+        )
+    )
+
+
+def handle_signals(stop: asyncio.Event, server: GatewayServer) -> Callable[[], None]:
+    """The first signal asks for a drain, the second ends it. Returns what undoes the handlers.
+
+    SIGHUP never counts as the second: a closing terminal and its shell send one each, systemd one after SIGTERM.
+    """
+    loop = asyncio.get_running_loop()
+
+    def received(number: signal.Signals) -> None:
+        if stop.is_set() and number is not signal.SIGHUP:
+            server.hurry()
+        server.announces = server.announces or number in ANNOUNCING
+        stop.set()
+
+    handled = []
+    for number in (signal.SIGINT, *ANNOUNCING):
+        if number is signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
+            continue  # started by nohup, which wants the process to outlive its terminal
+        try:
+            loop.add_signal_handler(number, received, number)
+        except (NotImplementedError, RuntimeError, ValueError):
+            continue  # not the main thread: whoever runs us stops us through `stop`
+        handled.append(number)
+
+    def restore() -> None:
+        for number in handled:
+            loop.remove_signal_handler(number)
+
+    return restore
