@@ -98,6 +98,9 @@ class ProviderSettings(Section):
     scopes_claim: str | None = "scope"
     subject_claim: str | None = None
     """None: the stable id of the type. `email` counts only when `email_verified` is true."""
+    person_claim: str | None = None
+    """A claim that names the same human at every provider, such as `employee_id`: it keeps one person who signs in at
+    two of them from being the second person of a change. `email` counts only when `email_verified` is true."""
     department_claim: str | None = None
     clearance_claim: str | None = None
     role_map: dict[str, tuple[str, ...]] = Field(default_factory=dict)

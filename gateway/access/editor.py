@@ -14,7 +14,9 @@ from uuid import UUID
 from gateway.access.compiler import compile_policy, find_warnings, located
 from gateway.access.decision_tests import failing_tests
 from gateway.access.document import PolicySet
+from gateway.access.evaluator import evaluate
 from gateway.access.grants import first_objection
+from gateway.access.holder import break_glass_of
 from gateway.access.parsing import parse_source
 from gateway.access.problems import PolicyInvalid, Problem
 from gateway.access.repository import PolicyRepository
@@ -22,6 +24,7 @@ from gateway.access.service import AccessService
 from gateway.access.snapshot import Snapshot
 from gateway.access.source import MAX_BYTES, Source, read_source
 from gateway.access.versions import (
+    AlreadyDecided,
     Author,
     IdempotencyKey,
     KeyTaken,
@@ -31,6 +34,7 @@ from gateway.access.versions import (
     StaleVersion,
     StoredVersion,
     Syntax,
+    author_of,
 )
 from gateway.errors import (
     Conflict,
@@ -81,6 +85,8 @@ class Written:
     before: StoredVersion | None = None
     warnings: tuple[Problem, ...] = ()
     replayed: bool = False
+    break_glass: tuple[str, ...] = ()
+    """Emergency bindings that whoever made this step held roles by."""
 
 
 class PolicyEditor:
@@ -141,18 +147,26 @@ class PolicyEditor:
         )
 
     async def approve(self, proposal_id: UUID, approver: Principal, context: RequestContext) -> Written:
-        """Raises `NotPermitted` (403 `second_person_required`), `PreconditionFailed`, and what `change` raises."""
+        """By a second human who holds the right in the version in force in the database.
+
+        A right that somebody was given after the proposal cannot count: that made a newer version, and a proposal on
+        an older one is stale. Raises `NotPermitted` (403 `second_person_required`, `not_permitted`),
+        `PreconditionFailed`, and what `change` raises.
+        """
         proposal = await self._pending(proposal_id)
         second = author_of(approver)
-        if second.is_same_as(proposal.content.author):
-            raise NotPermitted(
-                "A change cannot be approved by the person who proposed it.",
-                code="second_person_required",
-                hint="ask somebody else who holds `policy.approve`",
-            )
+        _demand_second_person(approver, second, proposal.content.author)
         before = await self.current()
         if before.version != proposal.base_version:
             raise _stale(before)
+        base = await asyncio.to_thread(self._service.compile, before)
+        now = evaluate(base, approver, "policy.approve", None, context)
+        if not now.allowed:
+            raise NotPermitted(
+                f"`policy.approve` is not permitted for you: {now.reason}",
+                hint="ask a policy administrator for a role that grants it",
+                detail=f"rule {now.rule_id}",
+            )
         candidate = await self.check(proposal.content.source, proposal.content.syntax, version=before.version + 1)
         content = replace(proposal.content, approver=second)
         await self._demand_permitted(before, candidate, Change(approver, context, None))
@@ -160,19 +174,22 @@ class PolicyEditor:
             stored = await self.repository.append(content, expected=proposal.base_version, proposal=proposal_id)
         except StaleVersion:
             raise _stale(await self.current()) from None
+        except AlreadyDecided:
+            raise _already_decided() from None
         await self._service.refresh()
         return Written(
             stored=stored,
             proposal=await self.repository.proposal(proposal_id),
             before=before,
             warnings=candidate.warnings,
+            break_glass=break_glass_of(base, approver, context.received_at),
         )
 
     async def reject(self, proposal_id: UUID, by: Principal) -> Proposal:
         await self._pending(proposal_id)
         rejected = await self.repository.reject(proposal_id, author_of(by))
         if rejected is None:
-            raise Conflict("This proposal was decided in the meantime.", code="already_decided")
+            raise _already_decided()
         return rejected
 
     async def _change(self, raw: bytes | str, syntax: Syntax, change: Change) -> Written:
@@ -188,7 +205,8 @@ class PolicyEditor:
         if if_match != before.etag:
             raise _stale(before)
         candidate = await self.check(raw, syntax, version=before.version + 1)
-        await self._demand_permitted(before, candidate, change)
+        base = await self._demand_permitted(before, candidate, change)
+        glass = break_glass_of(base, change.author, change.context.received_at)
         content = NewVersion(
             source=candidate.source.text,
             syntax=syntax,
@@ -202,7 +220,7 @@ class PolicyEditor:
         try:
             if self._service.settings.four_eyes:
                 proposal = await self.repository.propose(self._ids.uuid7(), content, base=before.version, key=key)
-                return Written(proposal=proposal, before=before, warnings=candidate.warnings)
+                return Written(proposal=proposal, before=before, warnings=candidate.warnings, break_glass=glass)
             stored = await self.repository.append(content, expected=before.version, key=key)
         except StaleVersion:
             raise _stale(await self.current()) from None
@@ -211,7 +229,7 @@ class PolicyEditor:
                 "A request with this `Idempotency-Key` is being served.", code="request_in_progress"
             ) from None
         await self._service.refresh()
-        return Written(stored=stored, before=before, warnings=candidate.warnings)
+        return Written(stored=stored, before=before, warnings=candidate.warnings, break_glass=glass)
 
     async def _pending(self, proposal_id: UUID) -> Proposal:
         proposal = await self.repository.proposal(proposal_id)
@@ -221,13 +239,14 @@ class PolicyEditor:
             raise Conflict(f"This proposal is already {proposal.state}.", code="already_decided")
         return proposal
 
-    async def _demand_permitted(self, before: StoredVersion, candidate: Candidate, change: Change) -> None:
+    async def _demand_permitted(self, before: StoredVersion, candidate: Candidate, change: Change) -> Snapshot:
+        """The version in force, compiled, when the change is permitted."""
         base = await asyncio.to_thread(self._service.compile, before)
         objection = first_objection(
             base, candidate.snapshot, change.author, change.context, four_eyes=self._service.settings.four_eyes
         )
         if objection is None:
-            return
+            return base
         if objection.code == "would_lock_out":
             raise Conflict(objection.message, code=objection.code, hint=objection.hint)
         raise NotPermitted(objection.message, code=objection.code, hint=objection.hint)
@@ -262,8 +281,23 @@ class PolicyEditor:
         return Candidate(source, syntax, snapshot, tuple(warnings))
 
 
-def author_of(principal: Principal) -> Author:
-    return Author(principal.tenant, principal.issuer, principal.subject, principal.display)
+def _demand_second_person(approver: Principal, second: Author, author: Author) -> None:
+    if approver.kind != "user":
+        raise NotPermitted(
+            "A change is approved by a person who signed in, not by a key or an application.",
+            code="second_person_required",
+            hint="send a token of your identity provider",
+        )
+    if second.is_same_as(author):
+        raise NotPermitted(
+            "A change cannot be approved by the person who proposed it, nor by who owns the account that did.",
+            code="second_person_required",
+            hint="ask somebody else who holds `policy.approve`",
+        )
+
+
+def _already_decided() -> Conflict:
+    return Conflict("This proposal was decided in the meantime.", code="already_decided")
 
 
 def refused_document(error: PolicyInvalid) -> UnknownField | InvalidDocument:

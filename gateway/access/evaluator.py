@@ -14,7 +14,7 @@ from gateway.access.holder import Holder, holder_of
 from gateway.access.obligations import merge_obligations
 from gateway.access.quotas import limits_for
 from gateway.access.snapshot import Settled, Snapshot
-from gateway.access.vocabulary import LOCALITY_LABEL
+from gateway.access.vocabulary import LOCALITY_LABEL, NAMED_TYPES_ONLY, SIGNED_IN_ONLY
 from gateway.flow.context import RequestContext
 from gateway.flow.values import Decision, Effect, ModelCard, Principal
 
@@ -36,7 +36,7 @@ def evaluate(
     snapshot: Snapshot, principal: Principal, action: str, model: ModelCard | None, context: RequestContext
 ) -> Decision:
     """Never raises for a "no". Conditions see the time at which the request was received."""
-    guard = _builtin_refusal(snapshot, principal, model, context)
+    guard = _builtin_refusal(snapshot, principal, action, model, context)
     if guard is not None:
         return _refuse(snapshot, model, guard[0], guard[1], ())
     match = match_rules(snapshot, principal, action, model, context)
@@ -87,10 +87,16 @@ def rule_masks(
         subjects,
         snapshot.by_action.get(action),
         _rules_on(snapshot, model),
-        snapshot.by_type.get(principal.kind),
+        _rules_for_type(snapshot, principal, action),
         snapshot.by_department.get(principal.department),
         snapshot.by_tenant.get(principal.tenant),
     )
+
+
+def _rules_for_type(snapshot: Snapshot, principal: Principal, action: str) -> int:
+    if principal.kind == "user" or action not in NAMED_TYPES_ONLY:
+        return snapshot.by_type.get(principal.kind)
+    return snapshot.by_type.named.get(principal.kind, 0) | (snapshot.by_type.rest & snapshot.denies)
 
 
 def situation_of(snapshot: Snapshot, principal: Principal, context: RequestContext) -> Situation:
@@ -151,11 +157,13 @@ def _settle(snapshot: Snapshot, mask: int) -> Settled:
 
 
 def _builtin_refusal(
-    snapshot: Snapshot, principal: Principal, model: ModelCard | None, context: RequestContext
+    snapshot: Snapshot, principal: Principal, action: str, model: ModelCard | None, context: RequestContext
 ) -> tuple[str, str] | None:
     """Refusals that no document can lift: (id, public reason)."""
     if principal.kind == "anonymous":
         return "builtin:anonymous", "nobody is identified"
+    if action == SIGNED_IN_ONLY and principal.kind != "user":
+        return "builtin:people-only", "only a person who signed in can be the second person of a change"
     if model is None:
         return None
     if principal.narrowed_models is not None and model.id not in principal.narrowed_models:

@@ -149,13 +149,15 @@ def _locks_out(
 
 
 def _holds_for_good(snapshot: Snapshot, rule: CompiledRule, action: str) -> bool:
-    """An unconditional grant to a role or person that no unconditional deny takes back."""
+    """An unconditional grant to people, by role or by name, that no unconditional deny takes back."""
+    if rule.types is not None and "user" not in rule.types:
+        return False
     if rule.deny or rule.condition is not None or rule.actions is None or action not in rule.actions:
         return False
     filters = (
         snapshot.by_action.get(action)
         & snapshot.modelless
-        & snapshot.by_type.get(min(rule.types) if rule.types else "user")
+        & snapshot.by_type.get("user")
         & snapshot.by_department.get(min(rule.departments) if rule.departments else None)
         & snapshot.by_tenant.get(min(rule.tenants) if rule.tenants else None)
         & snapshot.denies

@@ -55,6 +55,12 @@ def role_origins(snapshot: Snapshot, principal: Principal, at: datetime) -> tupl
     return tuple(dict.fromkeys([*direct, *inherited]))
 
 
+def break_glass_of(snapshot: Snapshot, principal: Principal, at: datetime) -> tuple[str, ...]:
+    """Ids of the emergency bindings that this principal holds roles by at that time."""
+    held = snapshot.bindings.get(principal_key(principal), ())
+    return tuple(sorted({one.id for one in held if one.break_glass and one.expires is not None and at < one.expires}))
+
+
 def _given(snapshot: Snapshot, principal: Principal, key: str, at: datetime) -> Iterator[RoleOrigin]:
     """Roles by mapping and by binding; an expired binding gives nothing."""
     if principal.provider is not None and snapshot.mappings:

@@ -25,7 +25,7 @@ def limits_for(
         holder.charged_department,
         holder.roles,
         principal.kind,
-        principal.credential_id if principal.kind == "service" else None,
+        (principal.key_lineage or principal.credential_id) if principal.kind == "service" else None,
         None if model is None else model.id,
     )
     found = snapshot.limit_rules.get(case)
@@ -76,9 +76,10 @@ def _counters(
         case "tenant":
             return (f"tenant:{tenant}",)
         case "key":
-            # Only a service's credential is a lasting key; a person's token id changes with every token.
+            # Only a service's credential is a lasting key; a person's token id changes with every token. A key that
+            # replaces another one goes on with its budget, and both share it while they overlap.
             if principal.kind == "service" and principal.credential_id is not None:
-                return (f"key:{tenant}/{_part(principal.credential_id)}",)
+                return (f"key:{tenant}/{_part(principal.key_lineage or principal.credential_id)}",)
             return ()
         case _:
             if not limit.each:

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.access.tables import policy_head, policy_idempotency, policy_proposal, policy_version
 from gateway.access.versions import (
+    AlreadyDecided,
     Author,
     IdempotencyKey,
     KeyTaken,
@@ -92,7 +93,7 @@ class PolicyRepository:
         """Write version `expected + 1` and put it in force. Of several writers with one `expected`, one wins.
 
         With `proposal`, that proposal is marked approved in the same transaction.
-        Raises `StaleVersion`, `KeyTaken`, `Unavailable`.
+        Raises `StaleVersion`, `AlreadyDecided`, `KeyTaken`, `Unavailable`.
         """
         version = expected + 1
         async with self._transaction() as connection:
@@ -101,10 +102,13 @@ class PolicyRepository:
                 raise StaleVersion
             await connection.execute(insert(policy_version).values(version=version, **_content(content)))
             await connection.execute(update(policy_head).values(version=version))
+            approver = content.approver if proposal is not None else None
+            if proposal is not None and approver is not None:
+                decided = await _decide(connection, proposal, "approved", approver, version)
+                if not decided:
+                    raise AlreadyDecided
             if key is not None:
                 await _remember(connection, key, version=version)
-            if proposal is not None and content.approver is not None:
-                await _decide(connection, proposal, "approved", content.approver, version)
             await _notify(connection, version)
         stored = await self.get(version)
         if stored is None:
@@ -171,7 +175,7 @@ class PolicyRepository:
 def _unavailable_when_down() -> Iterator[None]:
     try:
         yield
-    except (StaleVersion, KeyTaken):
+    except (StaleVersion, AlreadyDecided, KeyTaken):
         raise
     except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
         raise Unavailable(
@@ -220,6 +224,7 @@ def _content(content: NewVersion) -> dict[str, Any]:
         "origin": content.origin,
         "restored_from": content.restored_from,
         **_person("author", content.author),
+        "author_people": list(content.author.people),
         **(_person("approver", content.approver) if content.approver else {}),
     }
 
@@ -245,7 +250,13 @@ def _read_content(row: Mapping[str, Any], approver: Author | None) -> NewVersion
         syntax=row["syntax"],
         sha256=row["sha256"],
         known_models=tuple(row["known_models"]),
-        author=Author(row["author_tenant"], row["author_issuer"], row["author_subject"], row["author_display"]),
+        author=Author(
+            row["author_tenant"],
+            row["author_issuer"],
+            row["author_subject"],
+            row["author_display"],
+            tuple(row["author_people"]),
+        ),
         reason=row["reason"],
         origin=row["origin"],
         restored_from=row["restored_from"],

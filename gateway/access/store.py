@@ -12,6 +12,7 @@ import os
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 from gateway.access.versions import Author, NewVersion, StoredVersion
 
@@ -65,8 +66,8 @@ class SnapshotFile:
                 return None
             body = json.loads(outer["body"])
             content = body["content"]
-            content["author"] = Author(**content["author"])
-            content["approver"] = Author(**content["approver"]) if content["approver"] else None
+            content["author"] = _author(content["author"])
+            content["approver"] = _author(content["approver"]) if content["approver"] else None
             content["known_models"] = tuple(content["known_models"])
             stored = StoredVersion(body["version"], NewVersion(**content), datetime.fromisoformat(body["created_at"]))
             return SavedPolicy(stored, datetime.fromisoformat(body["confirmed_at"]))
@@ -75,3 +76,7 @@ class SnapshotFile:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             _log.error("the local policy copy cannot be read and will not be used")
             return None
+
+
+def _author(data: dict[str, Any]) -> Author:
+    return Author(**{**data, "people": tuple(data.get("people", ()))})

@@ -33,6 +33,7 @@ def _content() -> tuple[Column[Any], ...]:
         Column("author_issuer", Text, nullable=False),
         Column("author_subject", Text, nullable=False),
         Column("author_display", Text),
+        Column("author_people", ARRAY(Text), nullable=False, server_default="{}"),
         Column("reason", Text, nullable=False, server_default=""),
         Column("origin", Text, nullable=False),
         Column("restored_from", Integer),

@@ -8,6 +8,7 @@ from typing import Literal
 from uuid import UUID
 
 from gateway.access.snapshot import etag_of
+from gateway.flow.values import Principal
 
 Syntax = Literal["yaml", "json"]
 Origin = Literal["seed", "change", "restore", "binding"]
@@ -15,15 +16,31 @@ Origin = Literal["seed", "change", "restore", "binding"]
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """The verified identity behind a version; `display` is only for people to read."""
+    """The verified identity behind a version; `display` is only for people to read.
+
+    `people` are all names by which the human behind it can be recognised: the identity itself, the digest that its
+    provider gives for the person, and the same two of the owner of a service account.
+    """
 
     tenant: str
     issuer: str
     subject: str
     display: str | None = None
+    people: tuple[str, ...] = ()
 
     def is_same_as(self, other: Author) -> bool:
-        return (self.issuer, self.subject) == (other.issuer, other.subject)
+        """Is it, as far as can be known, one human?"""
+        if (self.issuer, self.subject) == (other.issuer, other.subject):
+            return True
+        return not set(self.people).isdisjoint(other.people)
+
+
+def author_of(principal: Principal) -> Author:
+    names = {f"{principal.issuer}#{principal.subject}"}
+    if principal.owner is not None:
+        names.add("#".join(principal.owner))
+    names.update(f"person:{digest}" for digest in (principal.person, principal.owner_person) if digest is not None)
+    return Author(principal.tenant, principal.issuer, principal.subject, principal.display, tuple(sorted(names)))
 
 
 SYSTEM = Author(tenant="-", issuer="esclusa", subject="installation")
@@ -90,6 +107,10 @@ class Outcome:
 
 class StaleVersion(Exception):
     """Somebody else wrote a version in between."""
+
+
+class AlreadyDecided(Exception):
+    """Somebody else approved or rejected the proposal in between."""
 
 
 class KeyTaken(Exception):

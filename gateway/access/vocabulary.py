@@ -32,6 +32,11 @@ REDACTION_ORDER: tuple[str, ...] = get_args(Redaction)
 GUARDRAIL_ORDER: tuple[str, ...] = get_args(Guardrails)
 LOGGING_ORDER: tuple[str, ...] = get_args(ContentLogging)
 
+SIGNED_IN_ONLY = "policy.approve"
+"""The action of a second person: of somebody who signed in, never of a machine, whatever a rule says."""
+NAMED_TYPES_ONLY = ("policy.write",)
+"""Actions that a machine holds only by a rule whose `subjects.types` names `service`."""
+
 AUTO_GRANT_LABEL = "auto_grant"
 """A model added after a version was written falls under that version's wildcards only with this label set to `true`."""
 LOCALITY_LABEL = "locality"

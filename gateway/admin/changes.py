@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -17,6 +18,7 @@ from gateway.access.versions import NewVersion
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.errors import GatewayError, InvalidRequest
 
+_log = logging.getLogger("esclusa.policy")
 MAX_HEADER = 256
 IF_MATCH = "the ETag of the version that you changed"
 CHANGE_HEADERS: dict[str, Any] = {
@@ -92,6 +94,9 @@ async def recorded(
     behalf = _header(request, "changed-by")
     if behalf is not None:
         diff["changed_by"] = behalf
+    if written.break_glass:
+        diff["break_glass"] = list(written.break_glass)
+        _log.warning("a policy change was made under a break-glass binding: %s", ", ".join(written.break_glass))
     approver = content.approver if content is not None else None
     await guard.record(
         call,

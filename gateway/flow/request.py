@@ -103,6 +103,14 @@ class Principal:
     expires_at: datetime | None = None
     narrowed_models: tuple[str, ...] | None = None
     """An API key may be narrower than its owner: only these models, `()` none, None no extra limit."""
+    person: str | None = None
+    """A digest that names the human behind the token across issuers, where the provider states one."""
+    owner: tuple[str, str] | None = None
+    """(issuer, subject) of the person who answers for a service account; None for people."""
+    owner_person: str | None = None
+    """The `person` of that owner."""
+    key_lineage: str | None = None
+    """Id of the first API key of a chain of rotations: what its budgets are counted by."""
 
 
 ANONYMOUS = Principal(tenant="-", issuer="-", subject="-", kind="anonymous")

@@ -103,6 +103,7 @@ class AccountService:
             name=name,
             owner_issuer=who.issuer,
             owner_subject=who.subject,
+            owner_person=who.person,
             roles=asked.roles,
             department=who.department,
             clearance=asked.clearance,
@@ -219,6 +220,7 @@ class AccountService:
             created_at=now,
             expires_at=now + lifetime,
             last_used_at=None,
+            lineage=old.lineage or old.key_id,
         )
         self._demand(caller, _key_rights(record))
         ends = min(old.expires_at, now + overlap)

@@ -52,6 +52,7 @@ class ServiceAccount:
     created_by: str
     created_at: datetime
     version: int = 1
+    owner_person: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +71,8 @@ class ApiKeyRecord:
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
     replaced_by: str | None = None
+    lineage: str = ""
+    """Id of the first key of a chain of rotations, which all of them share one budget by; empty: this is the first."""
 
 
 class ApiKeyRepository(Protocol):
@@ -222,6 +225,9 @@ def principal_of(record: ApiKeyRecord) -> Principal:
         issued_at=record.created_at,
         expires_at=record.expires_at,
         narrowed_models=effective_models(record),
+        owner=(account.owner_issuer, account.owner_subject),
+        owner_person=account.owner_person,
+        key_lineage=record.lineage or record.key_id,
     )
 
 

@@ -88,18 +88,24 @@ def client_of(claims: Claims) -> str | None:
 
 
 def is_service(provider: Provider, claims: Claims) -> bool:
-    """True for app-only tokens: client credentials, not a person."""
+    """True for app-only tokens: client credentials, not a person. Marks that are optional at the provider are not
+    relied on alone: a machine must not pass for somebody who signed in."""
     if provider.type == "entra":
-        return claims.get("idtyp") == "app"
+        # `idtyp` is an optional claim. A person's `sub` differs per application and their token has `scp`.
+        alone = "idtyp" not in claims and "scp" not in claims and "oid" in claims and claims["oid"] == claims.get("sub")
+        return claims.get("idtyp") == "app" or alone
     if provider.type == "keycloak":
-        return str(claims.get("preferred_username", "")).startswith("service-account-")
+        named = str(claims.get("preferred_username", "")).startswith("service-account-")
+        return named or "clientHost" in claims or "clientAddress" in claims
     if provider.type == "google":
         return str(claims.get("email", "")).endswith(".gserviceaccount.com")
     if provider.type == "okta":
         return "uid" not in claims and claims.get("sub") == claims.get("cid")
     if provider.type == "rfc9068":
         return claims.get("sub") == claims.get("client_id")  # RFC 9068 section 5
-    return False
+    return claims.get("gty") == "client-credentials" or claims.get("sub") in [
+        claims[name] for name in _CLIENT_CLAIMS if name in claims
+    ]
 
 
 def _check_payload_type(provider: Provider, claims: Claims) -> None:

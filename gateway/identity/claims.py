@@ -6,6 +6,8 @@ refuses the token: a string where a list belongs must never turn into roles. Kno
 
 from __future__ import annotations
 
+import hashlib
+import unicodedata
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -46,6 +48,7 @@ def principal_from(provider: Provider, claims: Claims, *, fingerprint: str) -> P
         provider=provider.settings.name,
         issued_at=datetime.fromtimestamp(claims["iat"], UTC),
         expires_at=datetime.fromtimestamp(claims["exp"], UTC),
+        person=_person(provider, claims),
     )
 
 
@@ -68,6 +71,21 @@ def _subject(provider: Provider, claims: Claims) -> str:
     if provider.type == "okta" and "uid" in claims:
         return clean_text(claims["uid"], "uid")
     return subject
+
+
+def _person(provider: Provider, claims: Claims) -> str | None:
+    """A digest, so that neither a staff number nor an address is stored with what the person did. Case does not
+    count: providers write one address in different ways, and taking two people for one only asks for a third."""
+    path = provider.person
+    if path is None or (path.leaf == "email" and claims.get("email_verified") is not True):
+        return None
+    value = path.find(claims)
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = str(value)
+    if value is None:
+        return None
+    name = unicodedata.normalize("NFKC", clean_text(value, path.text)).strip().casefold()
+    return hashlib.sha256(f"esclusa-person\0{name}".encode()).hexdigest()[:32]
 
 
 def _tenant(provider: Provider, claims: Claims) -> str:

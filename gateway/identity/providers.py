@@ -63,6 +63,7 @@ class Provider:
     clearance: ClaimPath | None
     tenant: ClaimPath | None
     subject: ClaimPath | None
+    person: ClaimPath | None
     jwks_hosts: frozenset[str]
     secret: bytes | None = field(default=None, repr=False)
 
@@ -160,6 +161,7 @@ def _build(settings: ProviderSettings, issuer: str, name: str, directory: str | 
         clearance=_path(settings, "clearance_claim"),
         tenant=_path(settings, "tenant_claim"),
         subject=_path(settings, "subject_claim"),
+        person=_path(settings, "person_claim"),
         jwks_hosts=_jwks_hosts(settings, issuer),
         secret=secret,
     )

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import bindparam, func, insert, select, update
+from sqlalchemy import and_, bindparam, func, insert, or_, select, update
 
 from gateway.identity.api_keys import ApiKeyRecord, ServiceAccount
 from gateway.identity.store import IdentityStore, RequestKey, Superseded
@@ -32,6 +32,7 @@ class IdentityRepository:
             "name": account.name,
             "owner_issuer": account.owner_issuer,
             "owner_subject": account.owner_subject,
+            "owner_person": account.owner_person,
             "created_by": account.created_by,
             "created_at": account.created_at,
             **_rights(account),
@@ -69,6 +70,16 @@ class IdentityRepository:
             rows = (await connection.execute(query.order_by(service_account.c.id.desc()).limit(limit))).mappings().all()
             total = await connection.scalar(count)
         return [_account(row) for row in rows], total or 0
+
+    async def owned(self, tenant: str, issuer: str, subject: str, person: str | None) -> list[ServiceAccount]:
+        """Accounts of one owner, by the identity that made them or by the person behind it."""
+        mine = and_(service_account.c.owner_issuer == issuer, service_account.c.owner_subject == subject)
+        if person is not None:
+            mine = or_(mine, service_account.c.owner_person == person)
+        query = select(service_account).where(service_account.c.tenant == tenant, mine).order_by(service_account.c.id)
+        async with self.store.read() as connection:
+            rows = (await connection.execute(query)).mappings().all()
+        return [_account(row) for row in rows]
 
     # --------------------------------------------------------------------------------------------- keys
 
@@ -128,6 +139,7 @@ class IdentityRepository:
             "created_by": record.created_by,
             "created_at": record.created_at,
             "expires_at": record.expires_at,
+            "lineage": record.lineage or record.key_id,
         }
         async with self.store.write(request, record.key_id) as connection:
             if replaces is not None:
@@ -201,6 +213,7 @@ def _account(row: Mapping[Any, Any], prefix: str = "") -> ServiceAccount:
         created_by=row[f"{prefix}created_by"],
         created_at=row[f"{prefix}created_at"],
         version=row[f"{prefix}version"],
+        owner_person=row[f"{prefix}owner_person"],
     )
 
 
@@ -218,4 +231,5 @@ def _key(row: Mapping[Any, Any]) -> ApiKeyRecord:
         revoked_at=row["revoked_at"],
         last_used_at=row["last_used_at"],
         replaced_by=row["replaced_by"],
+        lineage=row["lineage"] or "",
     )

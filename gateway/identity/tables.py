@@ -31,6 +31,7 @@ service_account = Table(
     Column("name", Text, nullable=False),
     Column("owner_issuer", Text, nullable=False),
     Column("owner_subject", Text, nullable=False),
+    Column("owner_person", Text),
     Column("roles", ARRAY(Text), nullable=False),
     Column("department", Text),
     Column("clearance", Text),
@@ -59,6 +60,7 @@ api_key = Table(
     Column("revoked_at", DateTime(timezone=True)),
     Column("last_used_at", DateTime(timezone=True)),
     Column("replaced_by", Text),
+    Column("lineage", Text),
     CheckConstraint("octet_length(digest) = 32", name="digest"),
     Index("ix_identity_api_key_account_id", "account_id"),
 )

@@ -103,7 +103,12 @@ class PolicyStage:
 
 @asynccontextmanager
 async def policy_stage(
-    database_url: str, *, past: Sequence[PastDecision] = (), seed: Path = SEED, **settings: Any
+    database_url: str,
+    *,
+    past: Sequence[PastDecision] = (),
+    seed: Path = SEED,
+    callers: Mapping[str, Principal] = CALLERS,
+    **settings: Any,
 ) -> AsyncIterator[PolicyStage]:
     engine = make_engine(database_url)
     service = AccessService(
@@ -115,7 +120,7 @@ async def policy_stage(
     )
     await service.start()
     audit = RememberingAudit()
-    guard = PermissionGuard(KnownCallers(CALLERS), service, audit)
+    guard = PermissionGuard(KnownCallers(callers), service, audit)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     install_handlers(app)
     app.include_router(policies.routes(service, guard, ids=SystemIds(), past=RecordedPast(past)))

@@ -398,3 +398,43 @@ def test_principal_names_the_configured_provider_for_every_directory() -> None:
         claims = TestIssuer(issuer=rules.issuer).claims(**entra(tid=rules.directory))
         names.add(principal_from(rules, claims, fingerprint="f").provider)
     assert names == {"corp"}
+
+
+# ------------------------------------------------------------------------------------- people and machines
+
+
+@pytest.mark.parametrize(
+    ("settings", "claims"),
+    [
+        pytest.param(ENTRA, {"idtyp": ..., "scp": ..., "sub": OID}, id="entra without the optional idtyp"),
+        pytest.param(PLAIN, {"sub": "chat-ui", "azp": "chat-ui"}, id="a subject that is its client"),
+        pytest.param(PLAIN, {"gty": "client-credentials"}, id="a grant without a person"),
+        pytest.param({}, {"clientHost": "10.0.0.7"}, id="keycloak without the name of the account"),
+    ],
+)
+def test_an_applications_own_token_is_never_a_person(settings: dict[str, Any], claims: dict[str, Any]) -> None:
+    base = entra() if settings is ENTRA else {}
+    assert principal(settings, **{**base, **claims}).kind == "service"
+
+
+def test_one_human_has_one_digest_at_every_issuer() -> None:
+    here = principal({"person_claim": "employee_id"}, employee_id="E-17")
+    there = principal({**PLAIN, "person_claim": "staff.number"}, staff={"number": " e-17 "})
+    assert here.person == there.person
+    assert here.person is not None
+    assert "e-17" not in here.person
+    assert principal({"person_claim": "employee_id"}, employee_id="E-18").person != here.person
+
+
+def test_an_address_names_a_human_only_when_it_is_verified() -> None:
+    named = {"person_claim": "email"}
+    assert principal(named, email="ana@corp.test", email_verified=False).person is None
+    assert principal(named, email="ana@corp.test", email_verified=True).person is not None
+
+
+def test_a_token_without_the_claim_names_nobody_and_is_accepted() -> None:
+    assert principal({"person_claim": "employee_id"}).person is None
+
+
+def test_a_person_claim_of_the_wrong_shape_refuses_the_token() -> None:
+    assert code({"person_claim": "employee_id"}, employee_id=["E-17"]) == "invalid_token"
