@@ -13,11 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_vali
 from pydantic.alias_generators import to_camel
 
 from gateway.access.fields import (
+    MAX_ENTRIES,
     SECONDS,
     ClockTime,
     Count,
     Days,
     Instant,
+    Many,
     ModelPattern,
     Name,
     Network,
@@ -70,12 +72,12 @@ class RoleMapping(Part):
     provider: Word
     claim: Literal["roles", "groups", "scopes"]
     equals: Word
-    roles: tuple[Name, ...] = Field(min_length=1)
+    roles: Many[Name] = Field(min_length=1)
 
 
 class Role(Part):
     description: Text = ""
-    inherits: tuple[Name, ...] = ()
+    inherits: Many[Name] = ()
     department: Word | None = None
     """Department that is charged when the holder's token names none."""
 
@@ -84,8 +86,8 @@ class RoleBinding(Part):
     """Roles given by name rather than by claim. `breakGlass` marks an emergency grant and needs `expires`."""
 
     id: Name
-    roles: tuple[Name, ...] = Field(min_length=1)
-    principals: tuple[PrincipalName, ...] = Field(min_length=1)
+    roles: Many[Name] = Field(min_length=1)
+    principals: Many[PrincipalName] = Field(min_length=1)
     expires: Instant | None = None
     break_glass: bool = False
     reason: Text = ""
@@ -104,11 +106,11 @@ class Subjects(Part):
     """
 
     any: bool = False
-    roles: tuple[Name, ...] = ()
-    principals: tuple[PrincipalName, ...] = ()
-    types: tuple[PrincipalType, ...] | None = Field(None, min_length=1)
-    departments: tuple[Word, ...] | None = Field(None, min_length=1)
-    tenants: tuple[Word, ...] | None = Field(None, min_length=1)
+    roles: Many[Name] = ()
+    principals: Many[PrincipalName] = ()
+    types: Many[PrincipalType] | None = Field(None, min_length=1)
+    departments: Many[Word] | None = Field(None, min_length=1)
+    tenants: Many[Word] | None = Field(None, min_length=1)
 
     @model_validator(mode="after")
     def _somebody(self) -> Self:
@@ -122,9 +124,9 @@ class Models(Part):
     """Which: any of `ids`, `groups` (or `any: true`), and then every label; labels alone select the whole catalogue."""
 
     any: bool = False
-    ids: tuple[ModelPattern, ...] = ()
-    groups: tuple[Name, ...] = ()
-    labels: dict[Word, Word] = Field(default_factory=dict)
+    ids: Many[ModelPattern] = ()
+    groups: Many[Name] = ()
+    labels: dict[Word, Word] = Field(default_factory=dict, max_length=256)
 
     @model_validator(mode="after")
     def _something(self) -> Self:
@@ -148,8 +150,8 @@ class DataClassTest(Part):
 
 
 class PurposeTest(Part):
-    one_of: tuple[Word, ...] = Field((), alias="in")
-    none_of: tuple[Word, ...] = Field((), alias="notIn")
+    one_of: Many[Word] = Field((), alias="in")
+    none_of: Many[Word] = Field((), alias="notIn")
 
     @model_validator(mode="after")
     def _listed(self) -> Self:
@@ -162,7 +164,7 @@ class TimeTest(Part):
     """A daily window on the wall clock of `tz`; `from` after `to` runs past midnight and belongs to its first day."""
 
     tz: Zone
-    days: tuple[Days, ...] = Field(("mon-sun",), min_length=1)
+    days: Many[Days] = Field(("mon-sun",), min_length=1)
     start: ClockTime = Field("00:00", alias="from")
     end: ClockTime = Field("24:00", alias="to")
 
@@ -181,8 +183,8 @@ class When(Part):
     data_class: DataClassTest | None = None
     purpose: PurposeTest | None = None
     time: TimeTest | None = None
-    source_cidr: tuple[Network, ...] | None = Field(None, min_length=1)
-    clients: tuple[Word, ...] | None = Field(None, min_length=1)
+    source_cidr: Many[Network] | None = Field(None, min_length=1)
+    clients: Many[Word] | None = Field(None, min_length=1)
 
 
 class ObligationSpec(Part):
@@ -203,7 +205,7 @@ class Rule(Part):
     reason: Annotated[str, StringConstraints(min_length=1, max_length=300)] | None = None
     """Public sentence shown to a caller whom this rule refuses."""
     subjects: Subjects
-    actions: tuple[AnyAction, ...] | None = Field(None, min_length=1)
+    actions: Many[AnyAction] | None = Field(None, min_length=1)
     """Only a deny rule may leave it out: it then covers every action on its models."""
     models: Models | None = None
     when: When | None = None
@@ -242,11 +244,11 @@ class Limit(Part):
     tokens_out: Count | None = None
     concurrent: Count | None = None
     cost: Annotated[float, Field(ge=0, le=10**12)] | None = None
-    currency: Annotated[str, StringConstraints(pattern=r"^[A-Z]{3}$")] = "EUR"
+    currency: Annotated[str, StringConstraints(max_length=3, pattern=r"^[A-Z]{3}$")] = "EUR"
     cost_eur: Annotated[float, Field(ge=0, le=10**12)] | None = Field(None, alias="cost_eur")
     """Short for `cost` with `currency: EUR`."""
     on_exceed: Literal["deny"] = "deny"
-    warn_at: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = ()
+    warn_at: tuple[Annotated[float, Field(gt=0, lt=1)], ...] = Field((), max_length=16)
     on_store_error: Literal["deny", "local", "allow"] = "local"
     sliding: bool = False
     """Weigh the previous window in; for windows of minutes and seconds."""
@@ -276,9 +278,9 @@ class Given(Part):
     subject: Word = "test-subject"
     provider: Word | None = None
     type: PrincipalType = "user"
-    roles: tuple[Name, ...] = ()
-    groups: tuple[Word, ...] = ()
-    scopes: tuple[Word, ...] = ()
+    roles: Many[Name] = ()
+    groups: Many[Word] = ()
+    scopes: Many[Word] = ()
     department: Word | None = None
     clearance: Word | None = None
     client: Word | None = None
@@ -305,10 +307,10 @@ class PolicySet(Part):
     kind: Literal["PolicySet"]
     metadata: Metadata
     settings: Flags = Flags()
-    role_mappings: tuple[RoleMapping, ...] = ()
-    role_bindings: tuple[RoleBinding, ...] = ()
-    roles: dict[Name, Role] = Field(default_factory=dict)
-    model_groups: dict[Name, tuple[ModelPattern, ...]] = Field(default_factory=dict)
+    role_mappings: Many[RoleMapping] = ()
+    role_bindings: Many[RoleBinding] = ()
+    roles: dict[Name, Role] = Field(default_factory=dict, max_length=MAX_ENTRIES)
+    model_groups: dict[Name, Many[ModelPattern]] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     rules: tuple[Rule, ...] = Field(max_length=MAX_RULES)
     limits: tuple[Limit, ...] = Field((), max_length=1000)
     tests: tuple[PolicyTest, ...] = Field((), max_length=MAX_RULES)

@@ -6,11 +6,12 @@ import ipaddress
 import re
 import unicodedata
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, Field, StringConstraints
 
+T = TypeVar("T")
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 SECONDS = re.compile(r"([1-9][0-9]{0,6})s\Z")
 
@@ -72,15 +73,18 @@ def _instant(text: str) -> str:
     return text
 
 
-Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
+Name = Annotated[str, StringConstraints(max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:-]{0,127}$")]
 Text = Annotated[str, StringConstraints(max_length=2000)]
 Word = Annotated[str, StringConstraints(min_length=1, max_length=256)]
-Zone = Annotated[str, AfterValidator(_zone)]
-Network = Annotated[str, AfterValidator(_network)]
+Zone = Annotated[str, StringConstraints(max_length=64), AfterValidator(_zone)]
+Network = Annotated[str, StringConstraints(max_length=64), AfterValidator(_network)]
 PrincipalName = Annotated[str, StringConstraints(max_length=1024), AfterValidator(_principal)]
 ModelPattern = Annotated[str, StringConstraints(min_length=1, max_length=256), AfterValidator(_model_pattern)]
-ClockTime = Annotated[str, StringConstraints(pattern=r"^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$")]
-Instant = Annotated[str, AfterValidator(_instant)]
+ClockTime = Annotated[str, StringConstraints(max_length=5, pattern=r"^(([01][0-9]|2[0-3]):[0-5][0-9]|24:00)$")]
+Instant = Annotated[str, StringConstraints(max_length=64), AfterValidator(_instant)]
 Count = Annotated[int, Field(ge=0, le=10**15)]
-Days = Annotated[str, AfterValidator(check_days)]
-Window = Annotated[str, AfterValidator(_window)]
+Days = Annotated[str, StringConstraints(max_length=7), AfterValidator(check_days)]
+Window = Annotated[str, StringConstraints(max_length=16), AfterValidator(_window)]
+MAX_ENTRIES = 10_000
+"""Entries of one list or map of a document. Every wrong one is told, so there must be an end to them."""
+Many = Annotated[tuple[T, ...], Field(max_length=MAX_ENTRIES)]

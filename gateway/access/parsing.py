@@ -13,6 +13,8 @@ from gateway.access.problems import Path, PolicyInvalid, Problem, Spot, listed, 
 from gateway.access.source import Source, read_source
 
 Document = TypeVar("Document", bound=BaseModel)
+MAX_PROBLEMS = 1_000
+"""Told one by one; each is an object with its place, so a document that is wrong everywhere must not make more."""
 _EXPECTED = {
     "string_type": "text (put it in quotes)",
     "int_type": "a whole number",
@@ -26,7 +28,7 @@ _EXPECTED = {
 
 
 def parse_policy(raw: bytes | str, *, name: str, syntax: Literal["yaml", "json"] = "yaml") -> PolicySet:
-    """Raises `PolicyInvalid` with every schema error found, each with line and column for YAML."""
+    """Raises `PolicyInvalid` with every schema error found (up to `MAX_PROBLEMS`), with its line for YAML."""
     return parse_source(read_source(raw, name=name, syntax=syntax), PolicySet)
 
 
@@ -34,6 +36,10 @@ def parse_source(source: Source, schema: type[Document]) -> Document:
     try:
         return schema.model_validate(source.data)
     except ValidationError as error:
+        count = error.error_count()
+        if count > MAX_PROBLEMS:
+            told = f"{count} values are wrong, which are too many to list; is this a policy document?"
+            raise PolicyInvalid([Problem(told)], source.name) from None
         found = error.errors(include_url=False)
         inner = {tuple(details["loc"][:-1]) for details in found}
         # A list whose only item is wrong is also reported as empty; that follows from the item and helps nobody.

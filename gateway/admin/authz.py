@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import AwareDatetime, BaseModel, Field
@@ -19,6 +19,7 @@ from gateway.access.versions import StoredVersion
 from gateway.admin.bodies import AdminBody, json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.models import card_of
+from gateway.api.bounds import JsonObject
 from gateway.errors import InvalidRequest, NotFound
 from gateway.flow.context import Client, RequestContext
 from gateway.flow.values import LimitRule, Principal
@@ -44,19 +45,22 @@ class LimitUsage(Protocol):
         ...
 
 
+Words = list[Annotated[str, Field(max_length=512)]]
+
+
 class PrincipalBody(AdminBody):
     tenant: str = Field("default", max_length=256)
     issuer: str = Field("https://idp.example", max_length=512)
     subject: str = Field("somebody", max_length=256)
     kind: Literal["user", "service"] = "user"
-    roles: list[str] = Field([], max_length=512)
-    groups: list[str] = Field([], max_length=512)
-    scopes: list[str] = Field([], max_length=512)
+    roles: Words = Field([], max_length=512, fail_fast=True)
+    groups: Words = Field([], max_length=512, fail_fast=True)
+    scopes: Words = Field([], max_length=512, fail_fast=True)
     department: str | None = Field(None, max_length=256)
     clearance: str | None = Field(None, max_length=64)
     client_id: str | None = Field(None, max_length=256)
     provider: str | None = Field(None, max_length=128)
-    narrowed_models: list[str] | None = Field(None, max_length=1000)
+    narrowed_models: Words | None = Field(None, max_length=1000, fail_fast=True)
 
 
 class SituationBody(AdminBody):
@@ -70,7 +74,7 @@ class ExplainBody(AdminBody):
     """Either `principal` or `claims`."""
 
     principal: PrincipalBody | None = None
-    claims: dict[str, Any] | None = None
+    claims: JsonObject | None = None
     action: str = Field(max_length=64)
     model: str | None = Field(None, max_length=256)
     context: SituationBody = SituationBody()

@@ -8,8 +8,9 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.api.body import parse_json
-from gateway.api.errors import invalid_fields
+from gateway.api.body import LONG, parse_json
+from gateway.api.bounds import FewFields
+from gateway.api.errors import refusal_of
 from gateway.errors import InvalidRequest, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 
 MAX_BYTES = 1024 * 1024
@@ -20,7 +21,7 @@ JSON_TYPES = ("application/json",)
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
-class AdminBody(BaseModel):
+class AdminBody(FewFields):
     """Base of every JSON body that the admin API takes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -72,11 +73,16 @@ async def read_model(request: Request, schema: type[Schema]) -> Schema:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in JSON_TYPES:
         raise UnsupportedMediaType("The body must be JSON.", hint="send `Content-Type: application/json`")
-    data = parse_json(await read_raw(request))
+    raw = await read_raw(request)
+    return _read(raw, schema) if len(raw) < LONG else await asyncio.to_thread(_read, raw, schema)
+
+
+def _read(raw: bytes, schema: type[Schema]) -> Schema:
+    data = parse_json(raw)
     try:
         return schema.model_validate(data)
     except ValidationError as error:
-        refused = invalid_fields(error.errors(include_url=False), unknown_code="unknown_field")
+        refused = refusal_of(error, unknown_code="unknown_field")
         refused.status = 422
         raise refused from None
 

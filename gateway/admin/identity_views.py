@@ -14,9 +14,14 @@ from gateway.identity.revocations import Revocation
 
 MAX_DAYS = 365
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{1,62}$", description="lower-case letters, digits, . _ -")]
+Name = Annotated[
+    str,
+    Field(max_length=63, pattern=r"^[a-z0-9][a-z0-9._-]{1,62}$", description="lower-case letters, digits, . _ -"),
+]
 Role = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^\S(.*\S)?$")]
 Model = Annotated[str, Field(min_length=1, max_length=256)]
+Roles = Annotated[list[Role], Field(max_length=32, fail_fast=True)]
+Models = Annotated[list[Model], Field(max_length=64, fail_fast=True)]
 Clearance = Literal["public", "internal", "confidential", "restricted"]
 Days = Annotated[int, Field(strict=True, ge=1, le=MAX_DAYS)]
 Label = Annotated[str, Field(min_length=1, max_length=512)]
@@ -26,24 +31,24 @@ class NewAccount(AdminBody):
     """The caller becomes the owner, which nothing can change; tenant and department are the caller's."""
 
     name: Name
-    roles: list[Role] = Field(max_length=32, description="a subset of the caller's own")
-    models: list[Model] | None = Field(None, max_length=64, description="only these; null: what the roles allow")
+    roles: Roles = Field(description="a subset of the caller's own")
+    models: Models | None = Field(None, description="only these; null: what the roles allow")
     clearance: Clearance | None = Field(None, description="at most the caller's own")
 
 
 class AccountPatch(AdminBody):
     """Only the fields that are sent are changed."""
 
-    roles: list[Role] | None = Field(None, max_length=32)
-    models: list[Model] | None = Field(None, max_length=64)
+    roles: Roles | None = None
+    models: Models | None = None
     clearance: Clearance | None = None
     disabled: bool | None = Field(None, strict=True)
 
 
 class NewKeyBody(AdminBody):
     name: Name
-    roles: list[Role] | None = Field(None, max_length=32, description="a subset of the account's; null: all of them")
-    models: list[Model] | None = Field(None, max_length=64, description="only these; null: what the account may use")
+    roles: Roles | None = Field(None, description="a subset of the account's; null: all of them")
+    models: Models | None = Field(None, description="only these; null: what the account may use")
     expires_in_days: Days = 90
 
 

@@ -38,14 +38,14 @@ class Whose(AdminBody):
 
     user: str | None = Field(None, min_length=1, max_length=1024, description=USER_FORM)
     department: str | None = Field(None, min_length=1, max_length=1024)
-    roles: tuple[str, ...] = Field((), max_length=100)
+    roles: tuple[Annotated[str, Field(max_length=128)], ...] = Field((), max_length=100, fail_fast=True)
     model: str | None = Field(None, min_length=1, max_length=1024, description="for limits that count per model")
 
 
 class ResetBody(Whose):
     """`limits` names the rules to reset; left out, all windows that `user`, `department` or `roles` select."""
 
-    limits: tuple[str, ...] = Field((), max_length=100)
+    limits: tuple[Annotated[str, Field(max_length=128)], ...] = Field((), max_length=100, fail_fast=True)
     reason: str = Field(min_length=1, max_length=2000)
 
 
@@ -102,7 +102,7 @@ def routes(service: LimitService, access: AccessService, guard: PermissionGuard)
     async def usage(
         user: Annotated[str | None, Query(min_length=1, max_length=1024, description=USER_FORM)] = None,
         department: Name = None,
-        role: Annotated[list[str] | None, Query(max_length=100)] = None,
+        role: Annotated[list[Annotated[str, Field(max_length=128)]] | None, Query(max_length=100)] = None,
         model: Name = None,
         call: AdminCall = may_read,
     ) -> UsagePage:

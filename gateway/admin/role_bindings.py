@@ -28,8 +28,8 @@ BindingId = Annotated[str, Path(max_length=128)]
 class BindingBody(AdminBody):
     """Who gets which roles. `principals` are `<issuer>#<subject>`; a break-glass binding must expire."""
 
-    roles: list[str] = Field(min_length=1, max_length=100)
-    principals: list[str] = Field(min_length=1, max_length=1000)
+    roles: list[Annotated[str, Field(max_length=128)]] = Field(min_length=1, max_length=100, fail_fast=True)
+    principals: list[Annotated[str, Field(max_length=1024)]] = Field(min_length=1, max_length=1000, fail_fast=True)
     expires: str | None = Field(None, max_length=64, examples=["2026-12-31T23:59:00Z"])
     break_glass: bool = False
     reason: str = Field("", max_length=2000)

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from pydantic import ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,8 @@ from starlette.responses import Response
 from gateway.api.expectations import expectation, is_type_error, public_path
 from gateway.errors import GatewayError, InvalidRequest, UnknownField
 
+MAX_ERRORS = 512
+"""More than one object of a request can have: a list or a map gives one, an object one for each of its fields."""
 _log = logging.getLogger("esclusa.api")
 
 
@@ -47,6 +50,14 @@ def error_response(error: GatewayError, scope: Mapping[str, Any]) -> Response:
         headers=error.headers,
         media_type="application/json",
     )
+
+
+def refusal_of(error: ValidationError, *, unknown_code: str = "unsupported_parameter") -> GatewayError:
+    """What pydantic found, as one error. Errors are made into objects only where they are few: what a refusal costs
+    does not depend on how much is wrong."""
+    if error.error_count() > MAX_ERRORS:
+        return InvalidRequest(f"More than {MAX_ERRORS} fields are wrong.", code="invalid_value")
+    return invalid_fields(error.errors(include_url=False, include_input=False), unknown_code=unknown_code)
 
 
 def invalid_fields(errors: Sequence[Mapping[str, Any]], *, unknown_code: str = "unsupported_parameter") -> GatewayError:
@@ -106,6 +117,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _validation_error(request: Request, error: Exception) -> Response:
     errors = error.errors() if isinstance(error, RequestValidationError) else []
+    errors = errors[:MAX_ERRORS]
     refused = invalid_fields(errors, unknown_code="unknown_field") if errors else InvalidRequest("The body is wrong.")
     refused.status = 422
     return error_response(refused, request.scope)

@@ -42,6 +42,7 @@ LIMITS = {
     "string_too_long": ("max_length", "must have at most {} characters"),
     "too_short": ("min_length", "must have at least {} entries"),
     "too_long": ("max_length", "must have at most {} entries"),
+    "too_many_fields": ("max_length", "must have at most {} fields"),
     "string_pattern_mismatch": ("pattern", "must match the pattern {}"),
     "literal_error": ("expected", "must be {}"),
     "enum": ("expected", "must be {}"),

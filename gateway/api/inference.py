@@ -13,7 +13,7 @@ from functools import partial
 import orjson
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.api.body import BodyReader, ClientGone, parse_json
+from gateway.api.body import BodyReader, ClientGone
 from gateway.api.credentials import read_credential
 from gateway.api.errors import error_body, error_object
 from gateway.api.hangup import Hangup
@@ -79,7 +79,7 @@ class Inference:
             hangup.leave()
             raise asyncio.CancelledError from None
         hangup.start()
-        return self._parse(parse_json(raw))
+        return await self._reader.parsed(raw, self._parse)
 
     async def _whole(self, answer: Answer, send: Send) -> None:
         request = known(answer.exchange.request)

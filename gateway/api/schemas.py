@@ -10,9 +10,10 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import Field, ValidationError, model_validator
 
-from gateway.api.errors import invalid_fields
+from gateway.api.bounds import MAX_TEXT, JsonObject, Text
+from gateway.api.errors import refusal_of
 from gateway.api.no_effect import without_no_effect
-from gateway.api.structured import ResponseFormat, Strict, StructuredOutputs, grammar_of
+from gateway.api.structured import Choices, ResponseFormat, Strict, StructuredOutputs, grammar_of
 from gateway.errors import InvalidRequest
 from gateway.flow.values import Action, ChatRequest, GenerationParams, Message
 
@@ -27,7 +28,7 @@ Output = Annotated[int, Field(ge=1, le=1_000_000)]
 
 class TextPart(Strict):
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class OtherPart(Strict):
@@ -49,7 +50,7 @@ class ChatMessage(Strict):
     """The null fields are what SDKs send back when they append an earlier answer."""
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | Annotated[list[Part], Field(min_length=1, max_length=256)]
+    content: Text | Annotated[list[Part], Field(min_length=1, max_length=256, fail_fast=True)]
     name: Annotated[str, Field(max_length=64)] | None = None
     refusal: None = None
     tool_calls: None = None
@@ -79,14 +80,16 @@ class Sampling(Strict):
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
-    stop: Stop | Annotated[list[Stop], Field(max_length=16)] | None = None
+    stop: Stop | Annotated[list[Stop], Field(max_length=16, fail_fast=True)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: (
         Annotated[
-            dict[Annotated[str, Field(pattern=r"^[0-9]{1,10}$")], Annotated[float, Field(ge=-100, le=100)]],
-            Field(max_length=1024),
+            dict[
+                Annotated[str, Field(max_length=10, pattern=r"^[0-9]{1,10}$")], Annotated[float, Field(ge=-100, le=100)]
+            ],
+            Field(max_length=1024, fail_fast=True),
         ]
         | None
     ) = None
@@ -95,7 +98,8 @@ class Sampling(Strict):
     user: Annotated[str, Field(max_length=256)] | None = None
     metadata: (
         Annotated[
-            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]], Field(max_length=16)
+            dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
+            Field(max_length=16, fail_fast=True),
         ]
         | None
     ) = None
@@ -106,15 +110,15 @@ class Sampling(Strict):
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
     min_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     ignore_eos: bool | None = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=128)] | None = None
-    bad_words: Annotated[list[Stop], Field(max_length=128)] | None = None
-    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=65_536)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=128, fail_fast=True)] | None = None
+    bad_words: Annotated[list[Stop], Field(max_length=128, fail_fast=True)] | None = None
+    allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=65_536, fail_fast=True)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: dict[str, Any] | None = None
-    guided_regex: Annotated[str, Field(min_length=1)] | None = None
-    guided_choice: list[str] | None = None
-    guided_grammar: Annotated[str, Field(min_length=1)] | None = None
+    guided_json: JsonObject | None = None
+    guided_regex: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
+    guided_choice: Choices | None = None
+    guided_grammar: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
 
     def params(self, *, max_tokens: int | None, logprobs: bool, top_logprobs: int, echo: bool) -> GenerationParams:
         if self.min_tokens and max_tokens is not None and self.min_tokens > max_tokens:
@@ -171,7 +175,7 @@ class Sampling(Strict):
 
 class ChatBody(Sampling):
     action: ClassVar[Action] = "chat"
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048, fail_fast=True)]
     max_completion_tokens: Output | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -194,7 +198,7 @@ class ChatBody(Sampling):
 
 class CompletionBody(Sampling):
     action: ClassVar[Action] = "completions"
-    prompt: str | Annotated[list[TokenId], Field(min_length=1, max_length=1_000_000)]
+    prompt: Text | Annotated[list[TokenId], Field(min_length=1, max_length=1_000_000, fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """0 with `echo` only: the prompt's own text and log-probabilities."""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -219,8 +223,11 @@ class EmbeddingBody(Strict):
     action: ClassVar[Action] = "embeddings"
     model: Name
     input: (
-        Annotated[str, Field(min_length=1)]
-        | Annotated[list[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=2048)]
+        Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+        | Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]],
+            Field(min_length=1, max_length=2048, fail_fast=True),
+        ]
     )
     encoding_format: Literal["float", "base64"] | None = None
     user: Annotated[str, Field(max_length=256)] | None = None
@@ -244,7 +251,7 @@ def validated(schema: type[Body], value: object) -> Body:
     try:
         return schema.model_validate(without_no_effect(schema.action, value))
     except ValidationError as error:
-        raise invalid_fields(error.errors(include_url=False, include_input=False)) from None
+        raise refusal_of(error) from None
 
 
 def _message(message: ChatMessage) -> Message:

@@ -8,25 +8,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from gateway.api.bounds import FewFields, JsonObject, Text
 from gateway.errors import InvalidRequest
 
 MAX_SCHEMA_NODES = 10_000
 MAX_SCHEMA_DEPTH = 48
 MAX_PATTERN = 512
 MAX_CHOICES = 1_000
+MAX_CHOICE = 4_096
+MAX_CHOICES_CHARS = 65_536
 MAX_GRAMMAR = 16_384
+Choices = Annotated[
+    list[Annotated[str, Field(min_length=1, max_length=MAX_CHOICE)]],
+    Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True),
+]
 
 
-class Strict(BaseModel):
+class Strict(FewFields):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, hide_input_in_errors=True)
 
 
 class JsonSchema(Strict):
     name: Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")] = "answer"
     description: Annotated[str, Field(max_length=4096)] | None = None
-    schema_: Annotated[dict[str, Any] | None, Field(alias="schema")] = None
+    schema_: Annotated[JsonObject | None, Field(alias="schema")] = None
     strict: bool | None = None
 
 
@@ -38,10 +45,10 @@ class ResponseFormat(Strict):
 class StructuredOutputs(Strict):
     """vLLM's object of the same name."""
 
-    json_: Annotated[dict[str, Any] | None, Field(alias="json")] = None
-    regex: str | None = None
-    choice: list[str] | None = None
-    grammar: str | None = None
+    json_: Annotated[JsonObject | None, Field(alias="json")] = None
+    regex: Text | None = None
+    choice: Choices | None = None
+    grammar: Text | None = None
     json_object: bool | None = None
 
 
@@ -108,10 +115,8 @@ def _bound(param: str, kind: str, value: Any) -> None:
         raise _complex(param, f"a pattern of at most {MAX_PATTERN} characters")
     elif kind == "grammar" and len(value) > MAX_GRAMMAR:
         raise _complex(param, f"a grammar of at most {MAX_GRAMMAR} characters")
-    elif kind == "choice" and not (0 < len(value) <= MAX_CHOICES and all(0 < len(text) <= 4096 for text in value)):
-        raise InvalidRequest(
-            f"`{param}` must hold 1 to {MAX_CHOICES} non-empty choices.", code="invalid_value", param=param
-        )
+    elif kind == "choice" and sum(map(len, value)) > MAX_CHOICES_CHARS:
+        raise _complex(param, f"choices of at most {MAX_CHOICES_CHARS} characters in all")
 
 
 def _bound_schema(param: str, schema: object) -> None:
