@@ -38,8 +38,8 @@ def parse_source(source: Source, schema: type[Document]) -> Document:
     except ValidationError as error:
         count = error.error_count()
         if count > MAX_PROBLEMS:
-            told = f"{count} values are wrong, which are too many to list; is this a policy document?"
-            raise PolicyInvalid([Problem(told)], source.name) from None
+            reason = f"{count} values are wrong, which are too many to list; is this a policy document?"
+            raise PolicyInvalid([Problem(reason)], source.name) from None
         found = error.errors(include_url=False)
         inner = {tuple(details["loc"][:-1]) for details in found}
         # A list whose only item is wrong is also reported as empty; that follows from the item and helps nobody.
