@@ -68,6 +68,9 @@ class HttpSettings(Section):
 class StoreSettings(Section):
     database_url: SecretStr | None = Field(None, description="postgresql+asyncpg://...; unset: a private Postgres")
     redis_url: SecretStr | None = Field(None, description="redis://...; unset: a private Valkey")
+    redis_ca_file: Path | None = Field(None, description="PEM roots for rediss://; unset: the system's authorities")
+    redis_cert_file: Path | None = Field(None, description="our own certificate, for a Valkey that asks for one")
+    redis_key_file: Path | None = Field(None, description="its key, where it is not in the same file")
     database_pool: int = 10
     redis_timeout_ms: int = 50
     """Upper bound of what a slow store may add to a request."""

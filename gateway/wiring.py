@@ -61,7 +61,7 @@ from gateway.routing.router import ComplexityRouter
 from gateway.settings import AuditSettings, HttpSettings, Settings
 from gateway.storage.migrate import upgrade
 from gateway.storage.postgres import make_engine
-from gateway.storage.valkey import ValkeyLink
+from gateway.storage.valkey import ValkeyLink, parse_address, tls_context
 from gateway.telemetry.exposition import metrics_app
 from gateway.telemetry.loop_lag import watch_loop_lag
 from gateway.telemetry.metrics import GatewayMetrics, StateCollector
@@ -252,7 +252,8 @@ async def _database(settings: Settings, stack: AsyncExitStack, progress: BootPro
         await upgrade(url)
     except (OSError, SQLAlchemyError) as error:
         # A replica that restarts while the database is away serves from its last good policy.
-        _log.warning("the database does not answer; its schema was not checked: %s", type(error).__name__)
+        reason = str(error) if isinstance(error, OSError) else type(error).__name__
+        _log.warning("the database does not answer; its schema was not checked: %s", reason)
     return engine
 
 
@@ -268,10 +269,20 @@ def _sealer(settings: AuditSettings) -> ContentSealer | None:
 def _limiter(settings: Settings, clock: Clock, ids: IdSource) -> LimitService:
     if settings.store.redis_url is None:
         raise ConfigError("no Valkey is configured", hint="set REDIS_URL, or run `esclusa serve --local`")
+    stores = settings.store
     try:
-        link = ValkeyLink(settings.store.redis_url.get_secret_value())
+        url = settings.store.redis_url.get_secret_value()
+        tls = None
+        if parse_address(url).tls:
+            tls = tls_context(stores.redis_ca_file, stores.redis_cert_file, stores.redis_key_file)
+        link = ValkeyLink(url, tls=tls)
     except ValueError as error:
         raise ConfigError(str(error)) from None
+    except OSError as error:
+        raise ConfigError(
+            f"the certificates for Valkey cannot be used: {error.strerror or error}",
+            hint="see `store.redis_ca_file`, `store.redis_cert_file` and `store.redis_key_file`",
+        ) from None
     patience_s = settings.store.redis_timeout_ms / 1000
     store = ValkeyStore(link, clock=clock, prefix=settings.limits.key_prefix, timeout_s=patience_s)
     return LimitService(store, clock=clock, ids=ids, settings=settings.limits, patience_s=patience_s)

@@ -216,7 +216,19 @@ def check_valkey(settings: Settings) -> Finding:
         return Finding("valkey", "ok", "not configured: `esclusa serve` starts a private one (not checked here)")
     import redis
 
-    client = redis.Redis.from_url(settings.store.redis_url.get_secret_value(), socket_timeout=2)
+    from gateway.storage.valkey import parse_address
+
+    stores, url = settings.store, settings.store.redis_url.get_secret_value()
+    try:
+        encrypted = parse_address(url).tls
+    except ValueError as error:
+        return Finding("valkey", "fail", str(error), "a URL that can be read", "correct REDIS_URL")
+    files = (stores.redis_ca_file, stores.redis_cert_file, stores.redis_key_file)
+    given = dict(zip(("ssl_ca_certs", "ssl_certfile", "ssl_keyfile"), files, strict=True)) if encrypted else {}
+    tls = {name: str(file) for name, file in given.items() if file is not None}
+    client = redis.Redis.from_url(
+        url.replace("valkey", "redis", 1) if url.startswith("valkey") else url, socket_timeout=2, **tls
+    )
     try:
         version = client.info("server").get("valkey_version") or client.info("server").get("redis_version")
     except redis.RedisError as error:

@@ -15,11 +15,9 @@ from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
-from sqlalchemy.ext.asyncio import create_async_engine
-from sqlalchemy.pool import NullPool
 
 from gateway.errors import ConfigError
-from gateway.storage.postgres import parse_database_url
+from gateway.storage.postgres import make_single_engine
 
 T = TypeVar("T")
 
@@ -89,7 +87,7 @@ async def _locked(database_url: str, work: Callable[[Connection], None]) -> None
 
 
 async def _run(database_url: str, work: Callable[[Connection], T]) -> T:
-    engine = create_async_engine(parse_database_url(database_url), poolclass=NullPool)
+    engine = make_single_engine(database_url)
     try:
         async with engine.begin() as connection:
             return await connection.run_sync(work)

@@ -1,6 +1,6 @@
 """Connections to Postgres: the pooled async engine and a LISTEN connection that comes back by itself.
 
-Knows drivers, timeouts and URLs; knows no table. One SQL dialect (`postgresql+asyncpg`), so no other is offered.
+Knows drivers and timeouts; knows no table. One SQL dialect (`postgresql+asyncpg`), so no other is offered.
 """
 
 from __future__ import annotations
@@ -12,33 +12,14 @@ from typing import Any
 
 import asyncpg
 import orjson
-from sqlalchemy.engine import URL, make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
+from sqlalchemy.pool import NullPool
 
-from gateway.errors import ConfigError
-
-DRIVER = "postgresql+asyncpg"
-_ACCEPTED = {"postgresql", "postgres", DRIVER}
+from gateway.storage.dsn import demand_files, driver_dsn, driver_numbers, parse_database_url
 
 NotificationHandler = Callable[[str, str | None], Awaitable[None]]
 """Called with (channel, payload); payload None after every (re)connection: notifications may have been missed."""
-
-
-def parse_database_url(text: str) -> URL:
-    """A URL with the driver written out. Raises `ConfigError` without ever repeating the password."""
-    try:
-        url = make_url(text)
-    except ArgumentError:
-        raise ConfigError(
-            "the database URL cannot be read", hint="expected postgresql+asyncpg://user:password@host:5432/database"
-        ) from None
-    if url.drivername not in _ACCEPTED:
-        raise ConfigError(
-            f"database driver `{url.drivername}` is not supported",
-            hint="use postgresql+asyncpg://user:password@host:5432/database",
-        )
-    return url.set(drivername=DRIVER)
 
 
 def make_engine(
@@ -56,8 +37,10 @@ def make_engine(
     server_settings = {"application_name": application_name, "timezone": "UTC"}
     if statement_timeout_s is not None:
         server_settings["statement_timeout"] = str(int(statement_timeout_s * 1000))
+    url = parse_database_url(database_url)
+    demand_files(url)
     return create_async_engine(
-        parse_database_url(database_url),
+        url,
         pool_size=pool_size,
         max_overflow=pool_size,
         pool_timeout=connect_timeout_s,
@@ -65,22 +48,42 @@ def make_engine(
         pool_recycle=1800,
         json_serializer=lambda value: orjson.dumps(value).decode(),
         json_deserializer=orjson.loads,
-        connect_args={
-            "timeout": connect_timeout_s,
-            "command_timeout": None if statement_timeout_s is None else statement_timeout_s + 1.0,
-            "server_settings": server_settings,
-        },
+        async_creator=_creator(
+            url,
+            timeout=connect_timeout_s,
+            command_timeout=None if statement_timeout_s is None else statement_timeout_s + 1.0,
+            server_settings=server_settings,
+        ),
     )
+
+
+def make_single_engine(database_url: str) -> AsyncEngine:
+    """An engine without a pool and without time limits, for migrations."""
+    url = parse_database_url(database_url)
+    demand_files(url)
+    return create_async_engine(url, poolclass=NullPool, async_creator=_creator(url))
 
 
 async def connect_raw(database_url: str, *, timeout_s: float = 5.0, application_name: str = "esclusa") -> Any:
     """One plain asyncpg connection, for COPY, LISTEN and advisory locks."""
-    url = parse_database_url(database_url)
-    return await asyncpg.connect(
-        dsn=url.set(drivername="postgresql").render_as_string(hide_password=False),
+    return await _connect(
+        parse_database_url(database_url),
         timeout=timeout_s,
         server_settings={"application_name": application_name, "timezone": "UTC"},
     )
+
+
+def _creator(url: URL, **options: Any) -> Callable[..., Awaitable[Any]]:
+    """The pool's way to a new connection. What SQLAlchemy makes of the URL is not used: it knows no `sslmode`."""
+
+    async def connect(**_: Any) -> Any:
+        return await _connect(url, **options)
+
+    return connect
+
+
+async def _connect(url: URL, **options: Any) -> Any:
+    return await asyncpg.connect(dsn=driver_dsn(url), **driver_numbers(url), **options)
 
 
 class Listener:

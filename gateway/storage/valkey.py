@@ -13,6 +13,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias, cast
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -50,8 +51,17 @@ class Address:
 
 
 def parse_address(url: str) -> Address:
-    """Read `redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` or `unix://` URLs. Raises `ValueError`."""
+    """Read `redis://`, `rediss://` (TLS), `valkey://`, `valkeys://` or `unix://` URLs. Raises `ValueError`.
+
+    The only parameter is `db`: one that is not understood may ask for protection that would silently be missing.
+    """
     parts = urlsplit(url)
+    unknown = sorted(set(parse_qs(parts.query)) - {"db"})
+    if unknown:
+        raise ValueError(
+            f"the store's URL has the parameter `{unknown[0][:64]}`, which is not supported; certificates are set in "
+            "`store.redis_ca_file`, `store.redis_cert_file` and `store.redis_key_file`"
+        )
     if parts.scheme not in {"redis", "rediss", "valkey", "valkeys", "unix"}:
         raise ValueError("the store's URL must start with redis://, rediss://, valkey://, valkeys:// or unix://")
     username = unquote(parts.username) if parts.username else None
@@ -62,6 +72,17 @@ def parse_address(url: str) -> Address:
     database = parts.path.strip("/") or parse_qs(parts.query).get("db", ["0"])[0]
     tls = parts.scheme in {"rediss", "valkeys"}
     return Address(parts.hostname or "127.0.0.1", parts.port or 6379, None, int(database), username, password, tls)
+
+
+def tls_context(ca_file: Path | None, cert_file: Path | None = None, key_file: Path | None = None) -> ssl.SSLContext:
+    """For `rediss://`: verified against `ca_file` or the system's authorities; with our own certificate, if any.
+
+    Raises `OSError` (of which `ssl.SSLError` is one) for files that cannot be used.
+    """
+    context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    if cert_file is not None:
+        context.load_cert_chain(str(cert_file), None if key_file is None else str(key_file))
+    return context
 
 
 def encode(*parts: str | bytes | int) -> bytes:
@@ -111,6 +132,8 @@ class ValkeyLink:
                     _, wire = await loop.create_connection(
                         lambda: _Wire(loop, self._lost), address.host, address.port, ssl=context
                     )
+        except ssl.SSLError as error:
+            raise ValkeyError("DISCONNECTED", f"no TLS with the store: {error.reason or error}") from error
         except (OSError, TimeoutError) as error:
             raise ValkeyError("DISCONNECTED", "the store does not answer") from error
         self._wire = wire

@@ -11,7 +11,8 @@ from sqlalchemy import text
 
 from gateway.errors import ConfigError
 from gateway.storage import migrate
-from gateway.storage.postgres import connect_raw, make_engine, parse_database_url
+from gateway.storage.dsn import parse_database_url
+from gateway.storage.postgres import connect_raw, make_engine
 
 
 async def tables(url: str) -> set[str]:
