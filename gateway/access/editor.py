@@ -8,15 +8,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from uuid import UUID
 
 from gateway.access.compiler import compile_policy, find_warnings, located
 from gateway.access.decision_tests import failing_tests
 from gateway.access.document import PolicySet
 from gateway.access.evaluator import evaluate
-from gateway.access.grants import first_objection
+from gateway.access.grants import Objection, first_objection
 from gateway.access.holder import break_glass_of
+from gateway.access.own_rights import first_gain
 from gateway.access.parsing import parse_source
 from gateway.access.problems import PolicyInvalid, Problem
 from gateway.access.repository import PolicyRepository
@@ -89,10 +92,22 @@ class Written:
     """Emergency bindings that whoever made this step held roles by."""
 
 
+OwnedAccounts = Callable[[Principal], Awaitable[Sequence[Principal]]]
+"""The service accounts of a person, each with the rights that its owner could give it. Raises `Unavailable`."""
+
+
+async def _no_accounts(owner: Principal) -> Sequence[Principal]:
+    del owner
+    return ()
+
+
 class PolicyEditor:
-    def __init__(self, service: AccessService, ids: IdSource) -> None:
+    """Without `owned` nobody has service accounts."""
+
+    def __init__(self, service: AccessService, ids: IdSource, owned: OwnedAccounts = _no_accounts) -> None:
         self._service = service
         self._ids = ids
+        self._owned = owned
         # One change at a time in this replica: of many that race, all but the winner are refused without the database.
         self._changing = asyncio.Lock()
 
@@ -128,6 +143,14 @@ class PolicyEditor:
             return await self.examine(raw, syntax, version=version)
         except PolicyInvalid as error:
             raise refused_document(error) from None
+
+    async def objection(
+        self, base: Snapshot, candidate: Candidate, author: Principal, context: RequestContext
+    ) -> Objection | None:
+        """Why this author may not turn `base` into the candidate, or None."""
+        owned = await self._owned(author)
+        decide = partial(first_objection, four_eyes=self._service.settings.four_eyes, owned=owned)
+        return await asyncio.to_thread(decide, base, candidate.snapshot, author, context)
 
     async def change(self, raw: bytes | str, syntax: Syntax, change: Change) -> Written:
         """Raises, besides `check`: `PreconditionRequired` (428), `PreconditionFailed` (412), `NotPermitted` (403
@@ -206,6 +229,7 @@ class PolicyEditor:
             raise _stale(before)
         candidate = await self.check(raw, syntax, version=before.version + 1)
         base = await self._demand_permitted(before, candidate, change)
+        warnings = candidate.warnings + await self._own_gain(base, candidate, change)
         glass = break_glass_of(base, change.author, change.context.received_at)
         content = NewVersion(
             source=candidate.source.text,
@@ -220,7 +244,7 @@ class PolicyEditor:
         try:
             if self._service.settings.four_eyes:
                 proposal = await self.repository.propose(self._ids.uuid7(), content, base=before.version, key=key)
-                return Written(proposal=proposal, before=before, warnings=candidate.warnings, break_glass=glass)
+                return Written(proposal=proposal, before=before, warnings=warnings, break_glass=glass)
             stored = await self.repository.append(content, expected=before.version, key=key)
         except StaleVersion:
             raise _stale(await self.current()) from None
@@ -229,7 +253,15 @@ class PolicyEditor:
                 "A request with this `Idempotency-Key` is being served.", code="request_in_progress"
             ) from None
         await self._service.refresh()
-        return Written(stored=stored, before=before, warnings=candidate.warnings, break_glass=glass)
+        return Written(stored=stored, before=before, warnings=warnings, break_glass=glass)
+
+    async def _own_gain(self, base: Snapshot, candidate: Candidate, change: Change) -> tuple[Problem, ...]:
+        """With four eyes an author may propose what they gain by; it is said, in the answer and on record."""
+        if not self._service.settings.four_eyes:
+            return ()
+        owned = await self._owned(change.author)
+        gain = await asyncio.to_thread(first_gain, base, candidate.snapshot, change.author, owned, change.context)
+        return () if gain is None else (Problem(gain.sentence, severity="warning", kind="own_gain"),)
 
     async def _pending(self, proposal_id: UUID) -> Proposal:
         proposal = await self.repository.proposal(proposal_id)
@@ -242,9 +274,7 @@ class PolicyEditor:
     async def _demand_permitted(self, before: StoredVersion, candidate: Candidate, change: Change) -> Snapshot:
         """The version in force, compiled, when the change is permitted."""
         base = await asyncio.to_thread(self._service.compile, before)
-        objection = first_objection(
-            base, candidate.snapshot, change.author, change.context, four_eyes=self._service.settings.four_eyes
-        )
+        objection = await self.objection(base, candidate, change.author, change.context)
         if objection is None:
             return base
         if objection.code == "would_lock_out":

@@ -1,18 +1,18 @@
 """May this author make this change? Nobody grants beyond their own rights, and no change may lock everybody out. Pure.
 
 Administrative rights: an author may widen only those that they hold. Model use: whoever may write the policy grants it
-to others, but never to themselves, by name, by binding or through a role that administers.
+to others, but neither to themselves nor to an account of theirs, in no way at all (`own_rights`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from gateway.access.evaluator import evaluate
-from gateway.access.holder import holder_of, principal_key
+from gateway.access.own_rights import first_gain
 from gateway.access.snapshot import CompiledRule, Snapshot
-from gateway.access.vocabulary import ADMIN_ACTIONS, INFERENCE_ACTIONS
+from gateway.access.vocabulary import ADMIN_ACTIONS
 from gateway.flow.context import RequestContext
 from gateway.flow.values import Principal
 
@@ -29,11 +29,18 @@ class Objection:
 
 
 def first_objection(
-    before: Snapshot, after: Snapshot, author: Principal, context: RequestContext, *, four_eyes: bool = False
+    before: Snapshot,
+    after: Snapshot,
+    author: Principal,
+    context: RequestContext,
+    *,
+    four_eyes: bool = False,
+    owned: Sequence[Principal] = (),
 ) -> Objection | None:
+    """`owned` are the author's service accounts. With four eyes a second human agrees to what the author gains."""
     return (
         _beyond_own_rights(before, after, author, context)
-        or _grants_models_to_itself(before, after, author, context)
+        or (None if four_eyes else widens_itself(before, after, author, context, owned))
         or _locks_out(before, after, author, context, four_eyes)
     )
 
@@ -85,43 +92,17 @@ def _reached(snapshot: Snapshot, rule: CompiledRule, context: RequestContext) ->
                 yield ("binding", principal, binding.expires)
 
 
-def _grants_models_to_itself(
-    before: Snapshot, after: Snapshot, author: Principal, context: RequestContext
+def widens_itself(
+    before: Snapshot, after: Snapshot, author: Principal, context: RequestContext, owned: Sequence[Principal]
 ) -> Objection | None:
-    gained = _own_model_use(after, before, author, context) - _own_model_use(before, before, author, context)
-    if not gained:
+    gain = first_gain(before, after, author, owned, context)
+    if gain is None:
         return None
-    action, model_id = min(gained)
     return Objection(
         "cannot_grant_beyond_own_rights",
-        f"This change would give you `{action}` on `{model_id}` yourself.",
-        "administering a policy gives no model use; ask another administrator",
+        gain.sentence,
+        "ask an administrator who does not gain by it; with `access.four_eyes` a second person can agree to it",
     )
-
-
-def _own_model_use(
-    snapshot: Snapshot, roles_from: Snapshot, author: Principal, context: RequestContext
-) -> set[tuple[str, str]]:
-    """(action, model) reachable by name, by binding or through administrative roles, whatever the conditions."""
-    administrative = {
-        role
-        for role, closure in roles_from.closures.items()
-        if any(rule.roles & closure and not rule.deny and rule.models is None for rule in roles_from.rules)
-    }
-    personal = replace(
-        author, roles=author.roles & frozenset(administrative), groups=frozenset(), scopes=frozenset(), clearance=None
-    )
-    holder = holder_of(snapshot, personal, context.received_at)
-    named = snapshot.by_principal.get(principal_key(author), 0)
-    for role in holder.roles:
-        named |= snapshot.by_role.get(role, 0)
-    found = set()
-    for action in INFERENCE_ACTIONS:
-        rules = named & snapshot.by_action.get(action)
-        for model_id in snapshot.catalog:
-            if rules & snapshot.by_model[model_id] & ~snapshot.denies:
-                found.add((action, model_id))
-    return found
 
 
 def _locks_out(

@@ -29,9 +29,9 @@ class Problem:
     path: Path = ()
     hint: str | None = None
     severity: Literal["error", "warning"] = "error"
-    kind: Literal["unknown_field", "invalid", "failing_test", "dead_pattern", "shadowed", "empty_role", "other"] = (
-        "invalid"
-    )
+    kind: Literal[
+        "unknown_field", "invalid", "failing_test", "dead_pattern", "shadowed", "empty_role", "own_gain", "other"
+    ] = "invalid"
 
     @property
     def pointer(self) -> str:

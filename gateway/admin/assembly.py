@@ -92,7 +92,7 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
         PostgresRevocationStore(parts.identity_store), parts.revocations, clock=parts.clock, ids=parts.ids
     )
     return (
-        policies.routes(parts.access, parts.guard, ids=parts.ids, past=parts.audit),
+        policies.routes(parts.access, parts.guard, ids=parts.ids, past=parts.audit, owned=accounts.owned_by),
         authz.routes(
             parts.access,
             parts.guard,

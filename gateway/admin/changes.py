@@ -94,6 +94,9 @@ async def recorded(
     behalf = _header(request, "changed-by")
     if behalf is not None:
         diff["changed_by"] = behalf
+    gains = [warning.message for warning in written.warnings if warning.kind == "own_gain"]
+    if gains:
+        diff["author_gains"] = gains
     if written.break_glass:
         diff["break_glass"] = list(written.break_glass)
         _log.warning("a policy change was made under a break-glass binding: %s", ", ".join(written.break_glass))

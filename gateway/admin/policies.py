@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 
 from gateway.access.diff import differences, text_diff
 from gateway.access.document import PolicySet
-from gateway.access.editor import PolicyEditor, Written
+from gateway.access.editor import OwnedAccounts, PolicyEditor, Written
 from gateway.access.service import AccessService
 from gateway.admin import policy_checks, policy_proposals, role_bindings
 from gateway.admin.bodies import YAML_TYPES, document_body, read_document
@@ -52,9 +52,14 @@ def routes(
     *,
     ids: IdSource | None = None,
     past: PastDecisions | None = None,
+    owned: OwnedAccounts | None = None,
 ) -> APIRouter:
-    """All policy routes. `past` reads recorded decisions for `policies:simulate`; without it that route answers 503."""
-    editor = PolicyEditor(service, ids or SystemIds())
+    """All policy routes. `owned` finds the service accounts of a person.
+
+    `past` reads recorded decisions for `policies:simulate`; without it that route answers 503.
+    """
+    named = ids or SystemIds()
+    editor = PolicyEditor(service, named) if owned is None else PolicyEditor(service, named, owned)
     router = APIRouter(prefix=PREFIX, tags=["policies"])
     may_read = Depends(guard.require("policy.read"))
     may_write = Depends(guard.require("policy.write"))

@@ -10,7 +10,6 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from gateway.access.diff import differences
 from gateway.access.editor import PolicyEditor
-from gateway.access.grants import first_objection
 from gateway.access.problems import PolicyInvalid
 from gateway.access.service import AccessService
 from gateway.access.simulation import simulate
@@ -49,9 +48,7 @@ def routes(
         except PolicyInvalid as error:
             return ValidationView(valid=False, errors=[finding(problem) for problem in error.problems])
         in_force = service.snapshot
-        objection = first_objection(
-            in_force, candidate.snapshot, call.principal, call.context, four_eyes=service.settings.four_eyes
-        )
+        objection = await editor.objection(in_force, candidate, call.principal, call.context)
         changes = differences(in_force.document, candidate.snapshot.document)
         return ValidationView(
             valid=True,

@@ -14,7 +14,14 @@ from uuid import UUID
 from gateway.errors import Conflict, NotFound, NotPermitted, PreconditionFailed, Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
 from gateway.flow.values import Principal
-from gateway.identity.api_keys import ApiKeyRecord, KeyHasher, ServiceAccount, effective_models, effective_roles
+from gateway.identity.api_keys import (
+    ApiKeyRecord,
+    KeyHasher,
+    ServiceAccount,
+    account_principal,
+    effective_models,
+    effective_roles,
+)
 from gateway.identity.idempotency import replayed_resource, request_key
 from gateway.identity.narrowing import Objection, Rights, first_objection, rights_of, within
 from gateway.identity.repository import IdentityRepository
@@ -131,6 +138,12 @@ class AccountService:
 
     async def accounts(self, caller: Caller, *, before: UUID | None, limit: int) -> tuple[list[ServiceAccount], int]:
         return await self._repository.accounts(caller.principal.tenant, before=before, limit=limit)
+
+    async def owned_by(self, person: Principal) -> list[Principal]:
+        """All accounts that answer to this human, whatever their tenant, with the rights their owner could give."""
+        issuer, subject = person.owner or (person.issuer, person.subject)
+        digest = person.person if person.owner is None else person.owner_person
+        return [account_principal(account) for account in await self._repository.owned(issuer, subject, digest)]
 
     async def change(
         self, caller: Caller, account_id: UUID, asked: AccountChange, *, expected_version: int

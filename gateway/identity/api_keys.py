@@ -231,5 +231,23 @@ def principal_of(record: ApiKeyRecord) -> Principal:
     )
 
 
+def account_principal(account: ServiceAccount) -> Principal:
+    """The account at its widest: what a key of it may do when its owner narrows nothing."""
+    return Principal(
+        tenant=account.tenant,
+        issuer=ISSUER,
+        subject=account.id,
+        kind="service",
+        roles=account.roles,
+        department=account.department,
+        clearance=account.clearance,
+        client_id=account.name,
+        display=account.name,
+        provider=PROVIDER,
+        owner=(account.owner_issuer, account.owner_subject),
+        owner_person=account.owner_person,
+    )
+
+
 def _derive(pepper: str, purpose: bytes) -> bytes:
     return hashlib.blake2b(pepper.encode("utf-8"), person=purpose, digest_size=64).digest()

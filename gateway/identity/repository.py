@@ -1,6 +1,7 @@
 """All SQL of service accounts and API keys. Moves rows; decides nothing. Every read is bound to a tenant.
 
-The exceptions are `find_key` and `find_keys`, which authentication calls before it can know a tenant: by the key's id.
+The exceptions are `find_key` and `find_keys`, which authentication calls before it can know a tenant, by the key's id,
+and `owned`: the policy is one for all tenants, and so is the rule that nobody grants to themselves.
 """
 
 from __future__ import annotations
@@ -71,12 +72,12 @@ class IdentityRepository:
             total = await connection.scalar(count)
         return [_account(row) for row in rows], total or 0
 
-    async def owned(self, tenant: str, issuer: str, subject: str, person: str | None) -> list[ServiceAccount]:
-        """Accounts of one owner, by the identity that made them or by the person behind it."""
+    async def owned(self, issuer: str, subject: str, person: str | None) -> list[ServiceAccount]:
+        """Accounts of one human in every tenant, by the identity that made them or by the person behind it."""
         mine = and_(service_account.c.owner_issuer == issuer, service_account.c.owner_subject == subject)
         if person is not None:
             mine = or_(mine, service_account.c.owner_person == person)
-        query = select(service_account).where(service_account.c.tenant == tenant, mine).order_by(service_account.c.id)
+        query = select(service_account).where(mine).order_by(service_account.c.id)
         async with self.store.read() as connection:
             rows = (await connection.execute(query)).mappings().all()
         return [_account(row) for row in rows]

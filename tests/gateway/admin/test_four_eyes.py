@@ -172,3 +172,11 @@ async def test_a_proposal_rejected_meanwhile_does_not_come_into_force(stage: Pol
 
 async def test_the_author_of_a_proposal_may_withdraw_it(stage: PolicyStage) -> None:
     assert (await decide(stage, await propose(stage), "solo", "reject")).json()["state"] == "rejected"
+
+
+async def test_what_the_author_of_a_proposal_gains_is_said_and_on_record(stage: PolicyStage) -> None:
+    rule = "  - {id: all, effect: allow, subjects: {any: true}, actions: [chat], models: {groups: [small]}}\n"
+    text = TEXT.replace("\nlimits:\n", f"\n{rule}\nlimits:\n").partition("\ntests:")[0]
+    response = await stage.put(text, token="solo")
+    assert [one["kind"] for one in response.json()["warnings"]] == ["own_gain"]
+    assert (stage.events[-1].diff or {})["author_gains"] == [response.json()["warnings"][0]["message"]]
