@@ -18,8 +18,10 @@ from gateway.access.compiler import compile_policy, located
 from gateway.access.decision_tests import failing_tests
 from gateway.access.document import PolicySet
 from gateway.access.evaluator import evaluate
+from gateway.access.holder import holder_of
 from gateway.access.parsing import parse_source
 from gateway.access.problems import PolicyInvalid
+from gateway.access.quotas import limits_for
 from gateway.access.repository import CHANNEL, PolicyRepository
 from gateway.access.snapshot import Snapshot
 from gateway.access.source import read_source
@@ -28,7 +30,7 @@ from gateway.access.versions import SYSTEM, NewVersion, StoredVersion, Syntax
 from gateway.access.vocabulary import INFERENCE_ACTIONS
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.context import Clock, RequestContext
-from gateway.flow.values import Decision, ModelCard, Principal
+from gateway.flow.values import Decision, LimitRule, ModelCard, Principal
 from gateway.settings import AccessSettings
 from gateway.storage.postgres import Listener
 
@@ -109,6 +111,10 @@ class AccessService:
 
     def decide(self, principal: Principal, action: str, model: ModelCard | None, context: RequestContext) -> Decision:
         return evaluate(self.snapshot, principal, action, model, context)
+
+    def limits_of(self, principal: Principal, context: RequestContext) -> tuple[LimitRule, ...]:
+        snapshot = self.snapshot
+        return limits_for(snapshot, principal, holder_of(snapshot, principal, context.received_at), None)
 
     def visible_models(self, principal: Principal, context: RequestContext) -> tuple[ModelCard, ...]:
         """A virtual model shows only beside a real one: alone it could not serve anything."""

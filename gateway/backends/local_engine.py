@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,13 @@ from prometheus_client import CollectorRegistry
 from gateway.backends.engine_operations import EngineOperations
 from gateway.backends.engine_values import as_chunk, as_gateway_error, sampling_of
 from gateway.errors import ConfigError, Unavailable
-from gateway.flow.values import ChatRequest, Chunk, ModelCard, Usage
+from gateway.flow.values import ChatRequest, Chunk, ModelCard, Prepared, Usage
 from gateway.settings import EngineSettings, ModelSettings
 
 if TYPE_CHECKING:
-    from engine import AsyncEngine
+    from engine import AsyncEngine, GenerationRequest
 
 _log = logging.getLogger("esclusa.engine")
-REMEMBERED_PROMPTS = 1024
 
 
 class LocalBackend:
@@ -41,7 +39,6 @@ class LocalBackend:
         self._stages: dict[str, tuple[str, float]] = dict.fromkeys(self._engines, ("waiting", 0.0))
         self._failed: dict[str, str] = {}
         self.operations = EngineOperations(self._engines, self._stage_of, engine_error())
-        self._tokens: OrderedDict[int, tuple[ChatRequest, str, tuple[int, ...]]] = OrderedDict()
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="esclusa-tokenizer")
         self._loading: asyncio.Task[None] | None = None
 
@@ -68,22 +65,21 @@ class LocalBackend:
 
     # --------------------------------------------------------------------------------------------- Backend
 
-    async def count_prompt_tokens(self, request: ChatRequest, card: ModelCard) -> int | None:
-        """Exact; the tokens are kept for the `generate` that follows."""
+    async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:
+        """The payload are the token ids: of the prompt, or of each input of an embedding."""
         engine = self._ready(card)
         if request.action == "embeddings":
-            return sum([len(ids) for ids in await self._run(_encode_all, engine.tokenizer, request.inputs)])
+            inputs = await self._run(_encode_all, engine.tokenizer, request.inputs)
+            return Prepared(sum(map(len, inputs)), inputs)
         ids = await self._run(_prompt_ids, engine.tokenizer, request)
-        self._tokens[id(request)] = (request, card.id, ids)
-        if len(self._tokens) > REMEMBERED_PROMPTS:
-            self._tokens.popitem(last=False)
-        return len(ids)
+        return Prepared(len(ids), ids)
 
     def generate(
         self,
         request: ChatRequest,
         card: ModelCard,
         *,
+        prepared: Prepared,
         request_id: str,
         max_output_tokens: int,
         tenant_salt: bytes,
@@ -95,30 +91,24 @@ class LocalBackend:
         from engine import GenerationRequest
 
         engine = self._ready(card)
-        held = self._tokens.pop(id(request), None)
-        ids = held[2] if held is not None and held[0] is request and held[1] == card.id else None
-
-        def submit(prompt: tuple[int, ...]) -> Any:
-            return engine.generate(
-                GenerationRequest(
-                    request_id=request_id,
-                    prompt_token_ids=prompt,
-                    sampling=sampling_of(request.params, max_output_tokens, self._models[card.id]),
-                    cache_salt=tenant_salt,
-                    share_key=share_key,
-                    share_weight=share_weight,
-                    priority=priority,
-                    deadline_s=deadline_s,
-                )
-            )
-
-        return EngineAnswer(engine, request, submit, ids, self._run)
+        asked = GenerationRequest(
+            request_id=request_id,
+            prompt_token_ids=prepared.payload,
+            sampling=sampling_of(request.params, max_output_tokens, self._models[card.id]),
+            cache_salt=tenant_salt,
+            share_key=share_key,
+            share_weight=share_weight,
+            priority=priority,
+            deadline_s=deadline_s,
+        )
+        return EngineAnswer(engine, request, asked)
 
     async def embed(
         self,
-        request: ChatRequest,
+        request: ChatRequest,  # noqa: ARG002 - what of it matters is prepared
         card: ModelCard,
         *,
+        prepared: Prepared,
         share_key: str = "",
         share_weight: float = 1.0,
         priority: int = 0,
@@ -127,7 +117,7 @@ class LocalBackend:
         from engine import EngineError
 
         engine = self._ready(card)
-        ids = await self._run(_encode_all, engine.tokenizer, request.inputs)
+        ids = prepared.payload
         try:
             vectors = await engine.embed(
                 ids, share_key=share_key, share_weight=share_weight, priority=priority, deadline_s=deadline_s
@@ -210,25 +200,17 @@ class LocalBackend:
 class EngineAnswer:
     """One generation as chunks. Submitted when it is made; closing it aborts within a step."""
 
-    def __init__(
-        self,
-        engine: AsyncEngine,
-        request: ChatRequest,
-        submit: Callable[[tuple[int, ...]], Any],
-        ids: tuple[int, ...] | None,
-        run: Callable[..., Any],
-    ) -> None:
+    def __init__(self, engine: AsyncEngine, request: ChatRequest, asked: GenerationRequest) -> None:
         from engine import EngineError
 
-        self._engine, self._request, self._submit, self._run = engine, request, submit, run
+        self._engine, self._request = engine, request
         self._stream: Any = None
         self._refused: EngineError | None = None
         self._echoed: set[int] = set()
-        if ids is not None:
-            try:
-                self._stream = submit(ids)
-            except EngineError as error:
-                self._refused = error  # told by the first read, after the intent was recorded
+        try:
+            self._stream = engine.generate(asked)
+        except EngineError as error:
+            self._refused = error  # told by the first read, after the intent was recorded
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return self
@@ -239,8 +221,6 @@ class EngineAnswer:
         try:
             if self._refused is not None:
                 raise self._refused
-            if self._stream is None:
-                self._stream = self._submit(await self._run(_prompt_ids, self._engine.tokenizer, self._request))
             event = await anext(self._stream)
         except EngineError as error:
             raise as_gateway_error(error, self._request.params.grammar_param) from None

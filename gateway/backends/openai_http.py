@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from gateway.backends.http_wire import HttpPool, Reply, WireError
 from gateway.backends.openai_wire import PATHS, refusal, request_body, stream_chunks, vectors, whole_chunks
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed
-from gateway.flow.values import ChatRequest, Chunk, ModelCard, Usage
+from gateway.flow.values import ChatRequest, Chunk, ModelCard, Prepared, Usage
 from gateway.settings import UpstreamSettings
 
 MAX_EVENT = 4 * 1024 * 1024
@@ -44,14 +44,15 @@ class OpenAIBackend:
         }
         self._failing = False
 
-    async def count_prompt_tokens(self, request: ChatRequest, card: ModelCard) -> int | None:  # noqa: ARG002
-        return None
+    async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:  # noqa: ARG002
+        return Prepared()
 
     def generate(
         self,
         request: ChatRequest,
         card: ModelCard,
         *,
+        prepared: Prepared,  # noqa: ARG002
         request_id: str,
         max_output_tokens: int,
         tenant_salt: bytes,  # noqa: ARG002 - an upstream's cache is not ours to partition
@@ -68,6 +69,7 @@ class OpenAIBackend:
         request: ChatRequest,
         card: ModelCard,
         *,
+        prepared: Prepared,  # noqa: ARG002
         share_key: str = "",  # noqa: ARG002
         share_weight: float = 1.0,  # noqa: ARG002
         priority: int = 0,  # noqa: ARG002

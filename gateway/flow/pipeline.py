@@ -8,7 +8,7 @@ Knows the ports, not their implementations; standard library only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -20,10 +20,10 @@ from gateway.flow.budget import (
     estimate,
     granted_tokens,
     prompt_digest,
-    requests_only,
     rough_prompt_tokens,
     usage_cost,
 )
+from gateway.flow.charge import charged
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.first_byte import FirstByteFailed, at_once, backend_call, embedding
 from gateway.flow.growth import grow
@@ -40,17 +40,19 @@ from gateway.flow.ports import (
     Observer,
     Router,
 )
-from gateway.flow.refusals import demand, demand_clean, unknown_model
+from gateway.flow.refusals import costs_work, demand, demand_clean, unknown_model
 from gateway.flow.values import (
+    ANONYMOUS,
     ChatRequest,
     Chunk,
     Credential,
-    Estimate,
     Exchange,
     Failure,
+    LimitRule,
     LimitVerdict,
     ModelCard,
     Outcome,
+    Prepared,
     Principal,
     Usage,
 )
@@ -104,10 +106,11 @@ class Pipeline:
         try:
             with BOUNDARY:
                 exchange = await self._authenticate(exchange, arrival, laps)
+                self._rate(self._limits_of(exchange))
                 exchange = await self._receive(exchange, arrival)
                 exchange = self._authorise(exchange, laps)
                 demand(known(exchange.asked))
-                self._rate(exchange)
+                self._rate(known(exchange.asked).limits)
                 exchange = await inspected(self._inspector, exchange, known(exchange.asked), laps)
                 demand_clean(exchange.inspection)
                 exchange = self._route(exchange, laps)
@@ -119,9 +122,10 @@ class Pipeline:
                         demand(known(exchange.decision))
                         exchange = await inspected(self._inspector, exchange, known(exchange.decision), laps)
                         demand_clean(exchange.inspection)
-                        exchange = await self._estimate(exchange, card)
+                        prepared = await backend_call(self._backend(card).prepare(known(exchange.request), card))
+                        exchange = self._estimate(exchange, card, prepared)
                         exchange = await self._reserve(exchange, card, hop, laps)
-                        stream = at_once(partial(self._generate, exchange, card))
+                        stream = at_once(partial(self._generate, exchange, card, prepared))
                         if not told:
                             told = True
                             await self._audit.intent(exchange)  # durable while the backend already prefills
@@ -163,9 +167,10 @@ class Pipeline:
         laps.policy_us = laps.since(started)
         return grow(exchange, asked=decision)
 
-    def _rate(self, exchange: Exchange) -> None:
-        """A window already known to be full refuses here, without a round trip."""
-        verdict = self._limiter.precheck(known(exchange.asked).limits)
+    def _rate(self, limits: Sequence[LimitRule]) -> None:
+        """A window already known to be full refuses without a round trip: the caller's before the body is read,
+        those of the model once it is known."""
+        verdict = self._limiter.precheck(limits)
         if verdict is not None and not verdict.allowed:
             raise self._denial(verdict)
 
@@ -202,9 +207,9 @@ class Pipeline:
         decision = self._authorizer.decide(exchange.principal, request.action, card, exchange.context)
         return grow(exchange, decision=decision)
 
-    async def _estimate(self, exchange: Exchange, card: ModelCard) -> Exchange:
+    def _estimate(self, exchange: Exchange, card: ModelCard, prepared: Prepared) -> Exchange:
         request, obligations = known(exchange.request), known(exchange.decision).obligations
-        counted = await backend_call(self._backend(card).count_prompt_tokens(request, card))
+        counted = prepared.prompt_tokens
         tokens = rough_prompt_tokens(request) if counted is None else counted
         return grow(exchange, estimate=estimate(request, card, obligations, tokens, exact=counted is not None))
 
@@ -219,13 +224,14 @@ class Pipeline:
         laps.limits_us, laps.overhead_us = laps.since(started), laps.since(laps.started_s)
         return grow(exchange, reservation=verdict.reservation, served=card, timings=laps.timings())
 
-    def _generate(self, exchange: Exchange, card: ModelCard) -> AsyncIterator[Chunk]:
+    def _generate(self, exchange: Exchange, card: ModelCard, prepared: Prepared) -> AsyncIterator[Chunk]:
         request, obligations = known(exchange.request), known(exchange.decision).obligations
         backend, principal = self._backend(card), exchange.principal
         share_key = f"{principal.tenant}/{principal.subject}"
         if request.action == "embeddings":
             embed = partial(
                 backend.embed,
+                prepared=prepared,
                 share_key=share_key,
                 share_weight=obligations.share_weight,
                 priority=obligations.priority,
@@ -235,6 +241,7 @@ class Pipeline:
         return backend.generate(
             request,
             card,
+            prepared=prepared,
             request_id=str(exchange.request_id),
             max_output_tokens=granted_tokens(known(exchange.estimate), exchange.reservation),
             tenant_salt=self._salt(principal, exchange.context),
@@ -328,8 +335,8 @@ class Pipeline:
         outcome = Outcome.DENIED if error.status in DENIALS else Outcome.ERROR
         failure = Failure(error.status, error.code, error.message, error.detail)
         unaudited = error.code == "audit_unavailable"
-        if error.code in CHARGED and exchange.reservation is None:
-            exchange = await self._charge(exchange)
+        if exchange.reservation is None and exchange.principal is not ANONYMOUS and costs_work(error):
+            exchange = await charged(exchange, self._limiter, self._authorizer, self._catalog)
         if not told and not unaudited:
             await self._audit.intent(grow(exchange, outcome=outcome, status=error.status, failure=failure))
         try:
@@ -338,12 +345,8 @@ class Pipeline:
             if not unaudited:
                 raise
 
-    async def _charge(self, exchange: Exchange) -> Exchange:
-        """Inspecting is work: who is refused for it has used one of its requests, so trying until something passes is
-        bounded."""
-        limits, card = requests_only(known(exchange.asked).limits), self._card(known(exchange.request).model)
-        verdict = await self._limiter.reserve(str(exchange.request_id), limits, Estimate(0, 0), card)
-        return grow(exchange, reservation=verdict.reservation)
+    def _limits_of(self, exchange: Exchange) -> tuple[LimitRule, ...]:
+        return self._authorizer.limits_of(exchange.principal, exchange.context)
 
     async def _abandon(self, exchange: Exchange, outcome: Outcome, *, told: bool) -> None:
         """The caller left before the first chunk: what was prefilled was still used."""
@@ -366,8 +369,6 @@ class Pipeline:
         return backend
 
 
-CHARGED = frozenset({"blocked_by_policy", "guardrails_unavailable"})
-"""Refusals that cost work before a reservation was made."""
 DENIALS = frozenset({400, 401, 403, 404, 413, 415, 429})
 CLIENT_CLOSED = 499
 """What access logs and the record show for a client that hung up; it is never sent."""

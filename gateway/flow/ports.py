@@ -25,6 +25,7 @@ from gateway.flow.values import (
     LimitVerdict,
     ModelCard,
     PastDecision,
+    Prepared,
     Principal,
     Reservation,
     RoutePlan,
@@ -56,6 +57,13 @@ class Authorizer(Protocol):
 
         `model=None` is for actions without a model (`audit.read`, `policy.write`). Raises `Unavailable`
         (503 `policy_unavailable`) when no snapshot may be served any more.
+        """
+        ...
+
+    def limits_of(self, principal: Principal, context: RequestContext) -> tuple[LimitRule, ...]:
+        """The limits that count this caller whatever is asked for; those of a single model are not among them.
+
+        Raises as `decide` does.
         """
         ...
 
@@ -157,10 +165,18 @@ class AuditLog(Protocol):
 
 
 class Backend(Protocol):
-    """One way of running one or more models."""
+    """One way of running one or more models.
 
-    async def count_prompt_tokens(self, request: ChatRequest, card: ModelCard) -> int | None:
-        """Exact number of prompt tokens after the chat template; None when the backend cannot know."""
+    `prepare` gives the request in the form in which `generate` or `embed` will run it; the caller holds it, and a
+    backend keeps nothing between the two calls.
+    """
+
+    async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:
+        """Count the prompt. Beside the event loop, and for no more work than a prompt that fits.
+
+        Raises `InvalidRequest`, `ContextLengthExceeded` (a prompt known to be too long before it is counted) or
+        `Unavailable`.
+        """
         ...
 
     def generate(
@@ -168,6 +184,7 @@ class Backend(Protocol):
         request: ChatRequest,
         card: ModelCard,
         *,
+        prepared: Prepared,
         request_id: str,
         max_output_tokens: int,
         tenant_salt: bytes,
@@ -187,6 +204,7 @@ class Backend(Protocol):
         request: ChatRequest,
         card: ModelCard,
         *,
+        prepared: Prepared,
         share_key: str = "",
         share_weight: float = 1.0,
         priority: int = 0,

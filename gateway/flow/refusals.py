@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.errors import BlockedByPolicy, InvalidRequest, NotFound, NotPermitted, Unavailable
+from gateway.errors import BlockedByPolicy, GatewayError, InvalidRequest, NotFound, NotPermitted, Unavailable
 from gateway.flow.values import ChatRequest, Decision, Inspection
 
 
@@ -50,6 +50,12 @@ def demand_inspector(decision: Decision) -> None:
             code="guardrails_unavailable",
             hint="configure guardrails or change the obligation",
         )
+
+
+def costs_work(error: GatewayError) -> bool:
+    """Whether a refusal counts as a request of the limits: the body was read, or a text inspected, for nothing. What a
+    limit itself refused does not, nor what the gateway could not do."""
+    return error.code == "guardrails_unavailable" or (400 <= error.status < 500 and error.status not in (401, 429))
 
 
 def unknown_model() -> NotFound:

@@ -62,6 +62,7 @@ __all__ = [
     "Obligations",
     "Outcome",
     "PastDecision",
+    "Prepared",
     "Principal",
     "Reservation",
     "RoutePlan",
@@ -121,6 +122,16 @@ class Signals:
     cached_tokens: int = 0
     preemptions: int = 0
     model_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A request as one backend will run it, from `prepare` to `generate` or `embed`; nothing else holds it."""
+
+    prompt_tokens: int | None = None
+    """Exact, after the chat template; None when the backend cannot know."""
+    payload: Any = field(default=None, repr=False)
+    """The backend's own: token ids, say. Nobody else reads it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from gateway.flow.values import (
     Message,
     ModelCard,
     Obligations,
+    Prepared,
     Principal,
     Reservation,
     RoutePlan,
@@ -74,6 +75,8 @@ class FakeAccess:
     allowed: set[str] = field(default_factory=lambda: {"mini", "maxi", "auto"})
     obligations: Obligations = field(default_factory=Obligations)
     hidden: bool = False
+    limits: tuple[LimitRule, ...] = ()
+    """Of the caller, and of every decision."""
     version: int = 3
     asked: list[str] = field(default_factory=list)
 
@@ -89,8 +92,12 @@ class FakeAccess:
             "ab" * 32,
             (),
             self.obligations,
+            limits=self.limits,
             hidden=self.hidden,
         )
+
+    def limits_of(self, principal: Principal, context: RequestContext) -> tuple[LimitRule, ...]:
+        return self.limits
 
     def visible_models(self, principal: Principal, context: RequestContext) -> tuple[ModelCard, ...]:
         return tuple(card for card in (MINI, MAXI, AUTO) if card.id in self.allowed)
@@ -195,15 +202,18 @@ class ScriptedBackend:
     yielded: int = 0
     closed: int = 0
 
-    async def count_prompt_tokens(self, request: ChatRequest, card: ModelCard) -> int | None:
-        return self.tokens
+    async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:
+        return Prepared(self.tokens, payload=card.id)
 
-    def generate(self, request: ChatRequest, card: ModelCard, *, max_output_tokens: int, **_: object) -> ScriptedStream:
+    def generate(
+        self, request: ChatRequest, card: ModelCard, *, prepared: Prepared, max_output_tokens: int, **_: object
+    ) -> ScriptedStream:
+        assert prepared.payload == card.id, "what another model's backend prepared"
         self.started.append((card.id, max_output_tokens))
         return ScriptedStream(self, card.id, max_output_tokens)
 
     async def embed(
-        self, request: ChatRequest, card: ModelCard, **share: object
+        self, request: ChatRequest, card: ModelCard, *, prepared: Prepared, **share: object
     ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
         self.shares.append(share)
         return tuple((0.5, float(number)) for number, _ in enumerate(request.inputs)), Usage(

@@ -56,16 +56,24 @@ async def backend(tiny: ModelSettings) -> AsyncIterator[LocalBackend]:
     await backend.aclose()
 
 
-def start(backend: LocalBackend, request: ChatRequest, limit: int = 8, request_id: str = "r") -> AsyncIterator[Chunk]:
+async def start(
+    backend: LocalBackend, request: ChatRequest, limit: int = 8, request_id: str = "r"
+) -> AsyncIterator[Chunk]:
     return backend.generate(
-        request, CARD, request_id=request_id, max_output_tokens=limit, tenant_salt=b"salt", share_key="t"
+        request,
+        CARD,
+        prepared=await backend.prepare(request, CARD),
+        request_id=request_id,
+        max_output_tokens=limit,
+        tenant_salt=b"salt",
+        share_key="t",
     )
 
 
 async def test_while_it_loads_a_model_says_how_far_it_is(tiny: ModelSettings) -> None:
     backend = LocalBackend((tiny,), ENGINE)
     with pytest.raises(Unavailable) as caught:
-        await backend.count_prompt_tokens(ASK, CARD)
+        await backend.prepare(ASK, CARD)
     assert caught.value.code == "model_loading"
     assert backend.status()["state"] == "loading"
     await backend.aclose()
@@ -78,22 +86,22 @@ async def test_a_model_that_is_not_there_fails_the_start_with_its_name(tmp_path:
         await backend.wait()
     assert backend.status()["state"] == "failed"
     with pytest.raises(Unavailable) as caught:
-        await backend.count_prompt_tokens(ASK, replace(CARD, id="ghost"))
+        await backend.prepare(ASK, replace(CARD, id="ghost"))
     assert caught.value.code == "engine_unavailable"
     await backend.aclose()
 
 
 async def test_the_count_is_what_the_engine_then_reports(backend: LocalBackend) -> None:
     request = replace(ASK, messages=(Message("developer", "Responde en español."), Message("user", "¿Qué hora es?")))
-    counted = await backend.count_prompt_tokens(request, CARD)
-    chunks = [chunk async for chunk in start(backend, request)]
+    counted = (await backend.prepare(request, CARD)).prompt_tokens
+    chunks = [chunk async for chunk in await start(backend, request)]
     (usage,) = [chunk.usage for chunk in chunks if chunk.usage]
     assert usage.prompt_tokens == counted
     assert usage.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
 
 
-async def test_a_request_that_was_not_counted_before_runs_as_well(backend: LocalBackend) -> None:
-    chunks = [chunk async for chunk in start(backend, ASK)]
+async def test_an_answer_names_the_model_file_that_made_it(backend: LocalBackend) -> None:
+    chunks = [chunk async for chunk in await start(backend, ASK)]
     assert chunks[-1].finish_reason in ("stop", "length")
     assert any(chunk.signals and chunk.signals.model_sha256 for chunk in chunks)
 
@@ -104,7 +112,7 @@ def aborted(backend: LocalBackend) -> int:
 
 async def test_closing_the_stream_aborts_in_the_engine(backend: LocalBackend) -> None:
     before = aborted(backend)
-    stream = start(backend, replace(ASK, params=LONG), limit=200)
+    stream = await start(backend, replace(ASK, params=LONG), limit=200)
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]
     async with asyncio.timeout(2):
@@ -114,10 +122,10 @@ async def test_closing_the_stream_aborts_in_the_engine(backend: LocalBackend) ->
 
 
 async def test_a_later_request_does_not_wait_for_an_earlier_one(backend: LocalBackend) -> None:
-    long = start(backend, replace(ASK, params=LONG), limit=200, request_id="long")
+    long = await start(backend, replace(ASK, params=LONG), limit=200, request_id="long")
     await anext(long)
     before = aborted(backend)
-    short = [chunk async for chunk in start(backend, replace(ASK, params=LONG), limit=2, request_id="short")]
+    short = [chunk async for chunk in await start(backend, replace(ASK, params=LONG), limit=2, request_id="short")]
     assert short[-1].finish_reason == "length"
     await long.aclose()  # type: ignore[attr-defined]
     async with asyncio.timeout(2):
@@ -127,7 +135,8 @@ async def test_a_later_request_does_not_wait_for_an_earlier_one(backend: LocalBa
 
 async def test_an_embedding_is_served_from_its_tenants_share(backend: LocalBackend) -> None:
     request = replace(ASK, action="embeddings", messages=(), inputs=("una esclusa", "un canal"))
-    _, usage = await backend.embed(request, CARD, share_key="acme/ana", priority=3)
+    prepared = await backend.prepare(request, CARD)
+    _, usage = await backend.embed(request, CARD, prepared=prepared, share_key="acme/ana", priority=3)
     shares = dict(backend._engines["tiny"].stats().shares)
     assert shares["acme/ana"].prompt_tokens == usage.prompt_tokens
 
@@ -146,8 +155,7 @@ async def test_every_engine_setting_reaches_the_engine(tiny: ModelSettings) -> N
 
 async def test_what_the_engine_refuses_is_told_by_the_first_read(backend: LocalBackend) -> None:
     bad = replace(ASK, params=GenerationParams(logit_bias={10**6: 1.0}))
-    await backend.count_prompt_tokens(bad, CARD)
-    stream = start(backend, bad)
+    stream = await start(backend, bad)
     with pytest.raises(InvalidRequest) as caught:
         await anext(stream)
     assert caught.value.param is not None
@@ -174,11 +182,10 @@ async def test_roles_that_the_template_refuses_are_a_bad_request_with_its_words(
     backend.start()
     await backend.wait()
     request = replace(ASK, messages=tuple(Message(role, "mi secreto") for role in roles))
-    for call in (backend.count_prompt_tokens(request, CARD), anext(start(backend, request))):
-        with pytest.raises(InvalidRequest, match="must alternate") as caught:
-            await call
-        assert (caught.value.status, caught.value.param) == (400, "messages")
-        assert "secreto" not in str(caught.value)
+    with pytest.raises(InvalidRequest, match="must alternate") as caught:
+        await backend.prepare(request, CARD)
+    assert (caught.value.status, caught.value.param) == (400, "messages")
+    assert "secreto" not in str(caught.value)
     await backend.aclose()
 
 
@@ -240,8 +247,7 @@ async def test_a_text_that_the_engine_refuses_is_not_repeated(field: str) -> Non
 
 
 async def test_before_the_process_ends_what_a_pause_holds_goes_on(backend: LocalBackend) -> None:
-    await backend.count_prompt_tokens(ASK, CARD)
-    stream = start(backend, replace(ASK, params=LONG), limit=40, request_id="held")
+    stream = await start(backend, replace(ASK, params=LONG), limit=40, request_id="held")
     await anext(stream)
     await backend.operations.act("tiny", EngineAction.PAUSE)
     assert backend.operations.state("tiny") == "paused"

@@ -13,7 +13,7 @@ from pydantic import SecretStr
 from gateway.backends.openai_http import OpenAIBackend
 from gateway.backends.openai_wire import refusal
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
-from gateway.flow.values import ChatRequest, Chunk, GenerationParams, ModelCard
+from gateway.flow.values import ChatRequest, Chunk, GenerationParams, ModelCard, Prepared
 from gateway.settings import UpstreamSettings
 from tests.fakes.openai_upstream import Upstream
 from tests.fakes.parts import ASK
@@ -38,7 +38,14 @@ async def backend(upstream: Upstream) -> AsyncIterator[OpenAIBackend]:
 
 def start(backend: OpenAIBackend, request: ChatRequest) -> AsyncIterator[Chunk]:
     return backend.generate(
-        request, CARD, request_id="r-1", max_output_tokens=9, tenant_salt=b"s", share_key="t", deadline_s=None
+        request,
+        CARD,
+        prepared=Prepared(),
+        request_id="r-1",
+        max_output_tokens=9,
+        tenant_salt=b"s",
+        share_key="t",
+        deadline_s=None,
     )
 
 
@@ -125,7 +132,8 @@ async def test_a_text_completion_uses_its_own_path(backend: OpenAIBackend, upstr
 
 
 async def test_embeddings_come_back_in_order(backend: OpenAIBackend) -> None:
-    found, usage = await backend.embed(replace(ASK, action="embeddings", inputs=("a", "b")), CARD)
+    asked = replace(ASK, action="embeddings", inputs=("a", "b"))
+    found, usage = await backend.embed(asked, CARD, prepared=Prepared())
     assert found == ((0.5, -0.25, 0.0), (0.5, -0.25, 1.0))
     assert usage.prompt_tokens == 6
 
