@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from math import isfinite
+from pathlib import Path
 from time import perf_counter
 
 import torch
@@ -34,6 +35,7 @@ from engine.step import SampledToken, Step, StepResult, Work
 from engine.stopwatch import KernelClock
 from engine.tokenizer import ChatTokenizer
 from engine.weights.loader import Checkpoint, open_checkpoint
+from engine.weights.untrusted import model_files
 from kernels.contracts import QUANTIZATIONS, KVCache
 
 Progress = Callable[[str, float], None]
@@ -252,6 +254,11 @@ def _no_progress(stage: str, percent: float) -> None:
 
 def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     """The product's loader: weights, tokenizer and content hash of `config.model`, a decoder or a sentence encoder."""
+    with model_files(Path(config.model).name):
+        return _load_model(config, progress)
+
+
+def _load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     checkpoint = open_checkpoint(config.model)
     if checkpoint.config.architecture not in BERT_ARCHITECTURES:
         runner = ModelRunner(config, progress, checkpoint)

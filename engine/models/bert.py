@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.models.activations import PLAIN, activation
 from engine.models.config import ModelConfig
 from engine.models.source import WeightSource
 from kernels.contracts import PackedLinear
@@ -41,6 +42,8 @@ class BertEncoder:
         checkpoint = source.checkpoint
         self.config: ModelConfig = checkpoint.config
         self._ops, self._source = source.ops, source
+        # BERT's configurations that name none mean exact GELU, where decoders mean SiLU.
+        self._activation = activation(PLAIN, str(checkpoint.raw_config.get("hidden_act") or "gelu"))
         checkpoint.ignore("position_ids", "pooler.dense.weight", "pooler.dense.bias")
         hidden, prefix = self.config.hidden_size, "bert." if "bert.embeddings.LayerNorm.bias" in checkpoint else ""
         kinds = int(checkpoint.raw_config.get("type_vocab_size", 2))
@@ -68,7 +71,7 @@ class BertEncoder:
             mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
             mixed = self._ops.linear(mixed.transpose(1, 2).reshape(batch * longest, -1), layer.out)
             x = self._apply_norm(x + mixed, layer.attention_norm)
-            inner = F.gelu(self._ops.linear(x, layer.up))
+            inner = self._activation(self._ops.linear(x, layer.up))
             x = self._apply_norm(x + self._ops.linear(inner, layer.down), layer.output_norm)
         return x.view(batch, longest, -1)
 

@@ -15,6 +15,18 @@ from engine.errors import UnsupportedModel
 _WINDOW_PATTERNS = {"Gemma2ForCausalLM": 2, "Gemma3ForCausalLM": 6}
 """Every n-th layer sees everything, where the configuration does not list the layers."""
 _ROPE_COMMON = frozenset({"rope_theta", "rope_type", "type", "partial_rotary_factor"})
+_MOST = {
+    "vocab_size": 1 << 24,
+    "hidden_size": 1 << 20,
+    "intermediate_size": 1 << 24,
+    "num_hidden_layers": 1 << 12,
+    "num_attention_heads": 1 << 12,
+    "num_key_value_heads": 1 << 12,
+    "head_dim": 1 << 14,
+    "max_position_embeddings": 1 << 24,
+    "num_experts": 1 << 12,
+}
+"""Beyond any model that exists: a damaged or hostile file must not make us allocate for a billion layers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +82,7 @@ class ModelConfig:
 
     @classmethod
     def from_hf(cls, raw: Mapping[str, Any]) -> ModelConfig:
-        """Raises UnsupportedModel when a number that every decoder needs is missing."""
+        """Raises UnsupportedModel when a number that every decoder needs is missing or cannot be meant."""
         architecture = _architecture(raw)
         text = {**raw, **raw["text_config"]} if isinstance(raw.get("text_config"), Mapping) else dict(raw)
         try:
@@ -87,28 +99,30 @@ def _architecture(raw: Mapping[str, Any]) -> str:
 
 
 def _from_text_config(architecture: str, raw: dict[str, Any]) -> ModelConfig:
-    num_heads = int(raw["num_attention_heads"])
-    head_dim = int(raw.get("head_dim") or raw["hidden_size"] // num_heads)
-    num_layers = int(raw["num_hidden_layers"])
+    num_heads, hidden_size = _count(raw, "num_attention_heads"), _count(raw, "hidden_size")
+    head_dim = _count({"head_dim": raw.get("head_dim") or hidden_size // num_heads}, "head_dim")
+    num_layers = _count(raw, "num_hidden_layers")
     rope, local_rope = _rope(raw, head_dim)
     scale_from = float(raw.get("query_pre_attn_scalar") or head_dim)
     return ModelConfig(
         architecture=architecture,
-        vocab_size=int(raw["vocab_size"]),
-        hidden_size=int(raw["hidden_size"]),
-        intermediate_size=int(raw["intermediate_size"]),
+        vocab_size=_count(raw, "vocab_size"),
+        hidden_size=hidden_size,
+        intermediate_size=_count(raw, "intermediate_size"),
         num_layers=num_layers,
         num_heads=num_heads,
-        num_kv_heads=int(raw.get("num_key_value_heads") or num_heads),
+        num_kv_heads=_count(
+            {"num_key_value_heads": raw.get("num_key_value_heads") or num_heads}, "num_key_value_heads"
+        ),
         head_dim=head_dim,
         norm_eps=float(raw.get("rms_norm_eps") or raw.get("layer_norm_eps") or 1e-6),
-        max_position_embeddings=int(raw["max_position_embeddings"]),
+        max_position_embeddings=_count(raw, "max_position_embeddings"),
         tie_word_embeddings=bool(raw.get("tie_word_embeddings", architecture.startswith("Gemma"))),
         rope=rope,
         local_rope=local_rope,
         layer_windows=_windows(raw, architecture, num_layers),
         attention_scale=scale_from**-0.5,
-        hidden_activation=str(raw.get("hidden_activation") or raw.get("hidden_act") or "silu"),
+        hidden_activation=_activation(raw, architecture),
         attention_bias=bool(raw.get("attention_bias", False)),
         attention_softcap=raw.get("attn_logit_softcapping"),
         logits_softcap=raw.get("final_logit_softcapping"),
@@ -116,6 +130,20 @@ def _from_text_config(architecture: str, raw: dict[str, Any]) -> ModelConfig:
         eos_token_ids=_token_ids(raw.get("eos_token_id")),
         bos_token_id=raw.get("bos_token_id"),
     )
+
+
+def _count(raw: Mapping[str, Any], name: str) -> int:
+    value = raw[name]
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= _MOST[name]:
+        raise UnsupportedModel(f"`{name}` is {str(value)[:40]}; it must be a whole number from 1 to {_MOST[name]}")
+    return value
+
+
+def _activation(raw: Mapping[str, Any], architecture: str) -> str:
+    """Gemma ignores `hidden_act`: its first configurations name exact GELU there and mean the tanh approximation."""
+    if architecture.startswith("Gemma"):
+        return str(raw.get("hidden_activation") or "gelu_pytorch_tanh")
+    return str(raw.get("hidden_act") or "silu")
 
 
 def _token_ids(value: int | list[int] | None) -> tuple[int, ...]:
@@ -175,7 +203,7 @@ def _moe(raw: Mapping[str, Any], architecture: str, num_layers: int) -> MoeParam
     sparse_step = int(raw.get("decoder_sparse_step", 1))
     dense = {i for i in range(num_layers) if (i + 1) % sparse_step} | set(raw.get("mlp_only_layers") or ())
     return MoeParameters(
-        num_experts=int(num_experts),
+        num_experts=_count({"num_experts": num_experts}, "num_experts"),
         experts_per_token=int(raw["num_experts_per_tok"]),
         intermediate_size=int(raw.get("moe_intermediate_size") or raw["intermediate_size"]),
         normalise_weights=bool(raw.get("norm_topk_prob", architecture.startswith("Mixtral"))),

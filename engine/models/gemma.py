@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.models.activations import GATED, activation
 from engine.models.config import ModelConfig
 from engine.models.decoder import ForwardBatch, Trunk
 from engine.models.layers import (
@@ -46,6 +47,7 @@ class Gemma3Model:
 
     def __init__(self, config: ModelConfig, source: WeightSource) -> None:
         self.config, self._ops, self._device = config, source.ops, source.device
+        self._activation = activation(GATED, config.hidden_activation)
         self._trunk = Trunk(config, source, norm_offset=_OFFSET)
         # The scale is rounded to the model's precision, as in the reference implementation.
         self._embedding_scale = float(torch.tensor(config.hidden_size**0.5, dtype=source.dtype))
@@ -70,7 +72,7 @@ class Gemma3Model:
             mixed = attend(self._ops, self.config, layer.attention, normed, cache, rotary, batch)
             hidden = hidden + self._norm(mixed, layer.post_attention_norm)
             normed = self._norm(hidden, layer.pre_feedforward_norm)
-            mixed = feed_forward(self._ops, layer.mlp, normed, self.config.hidden_activation)
+            mixed = feed_forward(self._ops, layer.mlp, normed, self._activation)
             hidden = hidden + self._norm(mixed, layer.post_feedforward_norm)
         return batch.choose(hidden)
 

@@ -86,7 +86,7 @@ def load_gated(source: WeightSource, names: tuple[str, str, str], hidden: int, s
 
 
 def feed_forward(ops: Ops, weights: GatedBlock, hidden: Tensor, activation: str) -> Tensor:
-    """`silu`, or `gelu_pytorch_tanh` as Gemma names it."""
+    """`activation` is a value of `activations.GATED`."""
     gate_up = ops.linear(hidden, weights.gate_up)
     mixed = ops.silu_mul(gate_up) if activation == "silu" else ops.gelu_tanh_mul(gate_up)
     return ops.linear(mixed, weights.down)

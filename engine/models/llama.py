@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from engine.models.activations import GATED, activation
 from engine.models.config import ModelConfig
 from engine.models.decoder import ForwardBatch, Trunk
 from engine.models.rope import rotary_tables
@@ -63,6 +64,7 @@ class LlamaModel:
             k_norm=source.vector(f"{prefix}.self_attn.k_norm.weight", dim) if self.qk_norm else None,
             window=config.layer_windows[index],
             softcap=config.attention_softcap,
+            activation=activation(GATED, config.hidden_activation),
         )
 
     @property

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
+from engine.models.activations import GATED, activation
 from engine.models.config import ModelConfig, MoeParameters
 from engine.models.decoder import ForwardBatch, Trunk
 from engine.models.layers import (
@@ -46,6 +47,7 @@ class MixtralModel:
             raise UnsupportedModel(f"the configuration of {config.architecture} names no experts")
         self.config, self._ops, self._device = config, source.ops, source.device
         self._moe: MoeParameters = config.moe
+        self._activation = activation(GATED, config.hidden_activation)
         self._trunk = Trunk(config, source)
         self._layers = [self._load_layer(source, index) for index in range(config.num_layers)]
         self._caches: Sequence[KVCache] = ()
@@ -72,10 +74,9 @@ class MixtralModel:
         return batch.choose(residual if mixed is None else residual + mixed)
 
     def _feed_forward(self, layer: _Layer, normed: Tensor) -> Tensor:
-        activation = self.config.hidden_activation
         if isinstance(layer.mlp, GatedBlock):
-            return feed_forward(self._ops, layer.mlp, normed, activation)
-        return mix_experts(self._ops, layer.mlp, normed, self._moe, activation)
+            return feed_forward(self._ops, layer.mlp, normed, self._activation)
+        return mix_experts(self._ops, layer.mlp, normed, self._moe, self._activation)
 
     def _load_layer(self, source: WeightSource, index: int) -> _Layer:
         prefix, hidden = f"model.layers.{index}", self.config.hidden_size

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from engine.errors import UnsupportedModel
+from engine.errors import UnsupportedModel, WeightsMismatch
 from engine.weights.dequantise import dequantise
 from engine.weights.gguf_file import GgufFile, TensorEntry, read_gguf
 from kernels.contracts import QuantizedWeight
@@ -53,6 +53,15 @@ _LAYER = {
 }
 _EXPERT_STACKS = {"ffn_gate_exps": "gate_proj", "ffn_up_exps": "up_proj", "ffn_down_exps": "down_proj"}
 _LAYER_NAME = re.compile(r"blk\.(\d+)\.(\w+)\.(weight|bias)")
+_GEMMA3_27B_LAYERS = 62
+"""The one Gemma 3 whose attention scale is not head_dim^-0.5. The file has no key for it: llama.cpp tells the model by
+its number of layers, too (llama-model.cpp, LLM_ARCH_GEMMA3)."""
+_YARN_KEYS = {
+    "yarn_attn_factor": "attention_factor",
+    "yarn_beta_fast": "beta_fast",
+    "yarn_beta_slow": "beta_slow",
+}
+"""GGUF key behind `rope.scaling.` -> the name that Hugging Face gives the same number."""
 _ROPE_TABLES = frozenset({"rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"})
 
 
@@ -61,7 +70,7 @@ class GgufWeights:
 
     def __init__(self, path: Path) -> None:
         self.file: GgufFile = read_gguf(path)
-        self.architecture = str(self.file.metadata["general.architecture"])
+        self.architecture = str(self.file.metadata.get("general.architecture"))
         if self.architecture not in _ARCHITECTURES:
             raise UnsupportedModel(
                 f"GGUF architecture {self.architecture!r} is not supported",
@@ -155,6 +164,11 @@ def _hf_config(file: GgufFile, architecture: str) -> dict[str, Any]:
         return meta.get(f"{architecture}.{key}", default)
 
     heads, hidden = get("attention.head_count"), get("embedding_length")
+    for key, value in (("attention.head_count", heads), ("embedding_length", hidden)):
+        if not isinstance(value, int) or value <= 0:
+            raise WeightsMismatch(f"the GGUF key {architecture}.{key} is missing or no positive number")
+    if "token_embd.weight" not in file.tensors:
+        raise WeightsMismatch("the GGUF file has no tensor token_embd.weight", hint="fetch the file again")
     config = {
         "architectures": [_architecture(meta, architecture)],
         "vocab_size": file.tensors["token_embd.weight"].shape[0],
@@ -180,9 +194,11 @@ def _hf_config(file: GgufFile, architecture: str) -> dict[str, Any]:
         config["sliding_window"] = get("attention.sliding_window")
     if architecture == "gemma3":
         config |= {
-            "rope_local_base_freq": 10_000.0,
+            "rope_local_base_freq": get("rope.freq_base_swa", 10_000.0),
             "hidden_activation": "gelu_pytorch_tanh",
         }
+        if get("block_count") == _GEMMA3_27B_LAYERS:
+            config["query_pre_attn_scalar"] = hidden / heads
     if get("expert_count"):
         config |= {
             "num_experts": get("expert_count"),
@@ -212,10 +228,18 @@ def _rope_scaling(file: GgufFile, architecture: str) -> dict[str, Any]:
             "short_factor": _read_floats(file, "rope_factors_short.weight"),
         }
         return {"rope_scaling": scaling, "original_max_position_embeddings": original}
-    if kind in ("linear", "yarn"):
-        scaling = {"rope_type": kind, "factor": meta[f"{architecture}.rope.scaling.factor"]}
-        return {"rope_scaling": scaling, "original_max_position_embeddings": original}
-    return {}
+    if kind in (None, "none"):
+        return {}
+    if kind not in ("linear", "yarn") or f"{architecture}.rope.scaling.yarn_log_multiplier" in meta:
+        raise UnsupportedModel(
+            f"GGUF RoPE scaling {str(kind)[:40]!r} of architecture {architecture} is not supported",
+            hint="supported: none, linear, yarn (without a log multiplier), and tables of factors",
+        )
+    scaling = {"rope_type": kind, "factor": meta[f"{architecture}.rope.scaling.factor"]}
+    if kind == "yarn":
+        given = {name: meta.get(f"{architecture}.rope.scaling.{key}") for key, name in _YARN_KEYS.items()}
+        scaling |= {name: value for name, value in given.items() if value is not None}
+    return {"rope_scaling": scaling, "original_max_position_embeddings": original}
 
 
 def _read_floats(file: GgufFile, name: str) -> list[float]:

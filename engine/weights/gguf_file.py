@@ -21,6 +21,7 @@ _MAGIC = 0x46554747
 _DEFAULT_ALIGNMENT = 32
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
+_MOST_NESTED = 4
 
 
 class QuantType(IntEnum):
@@ -92,15 +93,19 @@ class _Cursor:
         if kind == _STRING:
             return self.string()
         if kind == _ARRAY:
-            return self._array()
+            return self._array(_MOST_NESTED)
         return self.scalar(_SCALARS[kind])
 
-    def _array(self) -> list[Any]:
+    def _array(self, levels: int) -> list[Any]:
         kind, length = self.scalar("I"), self.scalar("Q")
+        if length > len(self._data) - self.at:
+            raise IndexError("an array is longer than the file")
         if kind == _STRING:
             return self._strings(length)
         if kind == _ARRAY:
-            return [self._array() for _ in range(length)]
+            if levels == 0:
+                raise IndexError("arrays are nested too deeply")
+            return [self._array(levels - 1) for _ in range(length)]
         packed = struct.Struct(f"<{length}{_SCALARS[kind]}")
         values = list(packed.unpack_from(self._data, self.at))
         self.at += packed.size
@@ -120,10 +125,12 @@ class _Cursor:
 def read_gguf(path: Path) -> GgufFile:
     """Parse metadata and the tensor directory. Raises WeightsMismatch for a damaged file, UnsupportedModel for an
     encoding or version that we do not read."""
+    if path.stat().st_size == 0:
+        raise WeightsMismatch(f"{path.name} is empty", hint="fetch the file again")
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         try:
             return _parse(path, _Cursor(data), len(data))
-        except (struct.error, KeyError, IndexError, OverflowError) as error:
+        except (struct.error, KeyError, IndexError, OverflowError, ValueError, TypeError) as error:
             raise WeightsMismatch(f"{path.name} is damaged or cut short", hint="fetch the file again") from error
 
 
@@ -140,6 +147,8 @@ def _parse(path: Path, cursor: _Cursor, size: int) -> GgufFile:
         metadata[key] = cursor.value(cursor.scalar("I"))
     entries = [_read_entry(cursor) for _ in range(num_tensors)]
     alignment = metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
+    if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20:
+        raise WeightsMismatch(f"{path.name} is damaged: its alignment cannot be meant", hint="fetch the file again")
     base = -(-cursor.at // alignment) * alignment
     tensors = {}
     for name, shape, kind, offset in entries:

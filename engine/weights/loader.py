@@ -6,6 +6,7 @@ Owns progress counting and the content hash of the model. Knows neither layers n
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,11 +18,13 @@ from engine.errors import UnsupportedModel, WeightsMismatch
 from engine.models.config import ModelConfig
 from engine.weights.gguf import GgufWeights
 from engine.weights.safetensors import SafetensorsWeights
+from engine.weights.untrusted import model_files
 from kernels.contracts import QuantizedWeight
 
 BytesProgress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
 _HASH_CHUNK = 1 << 22
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 class WeightReader(Protocol):
@@ -111,15 +114,20 @@ def open_checkpoint(path: str | Path) -> Checkpoint:
 
     Raises WeightsMismatch when files are missing or damaged, UnsupportedModel for a format that we do not read.
     """
-    path = Path(path)
+    asked, path = str(path), Path(path)
     if path.is_dir():
-        directory = SafetensorsWeights(path)
-        return Checkpoint(path, directory, directory.files)
+        with model_files(path.name):
+            directory = SafetensorsWeights(path)
+            return Checkpoint(path, directory, directory.files)
     if not path.is_file():
-        raise WeightsMismatch(f"there is no model at {path.name!r}", hint="give a model directory or a .gguf file")
+        raise WeightsMismatch(
+            f"there is no model at {asked if _HUB_ID.fullmatch(asked) else path.name!r}",
+            hint="give a model directory or a .gguf file; nothing is fetched from a hub",
+        )
     if path.suffix != ".gguf":
         raise UnsupportedModel(f"{path.name} is neither a directory nor a .gguf file")
-    return Checkpoint(path, GgufWeights(path), (path,))
+    with model_files(path.name):
+        return Checkpoint(path, GgufWeights(path), (path,))
 
 
 def _file_sha256(path: Path) -> str:

@@ -14,7 +14,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from engine.errors import WeightsMismatch
+from engine.errors import UnsupportedModel, WeightsMismatch
+from engine.weights.quantized import refuse_codes, refuse_quantized
 
 _INDEX = "model.safetensors.index.json"
 
@@ -24,6 +25,7 @@ class SafetensorsWeights:
 
     def __init__(self, directory: Path) -> None:
         self.config: Mapping[str, Any] = _read_config(directory)
+        refuse_quantized(self.config)
         self.files: tuple[Path, ...] = tuple(sorted(_shards(directory)))
         shards: list[Any] = [safe_open(str(file), framework="pt") for file in self.files]
         self._home = {name: shard for shard in shards for name in shard.keys()}  # noqa: SIM118  (not a mapping)
@@ -36,6 +38,7 @@ class SafetensorsWeights:
         return self._sizes[name]
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        refuse_codes(name, self._home[name].get_slice(name).get_dtype())
         tensor: Tensor = self._home[name].get_tensor(name)
         return tensor.to(dtype)
 
@@ -43,15 +46,30 @@ class SafetensorsWeights:
 def _read_config(directory: Path) -> Mapping[str, Any]:
     path = directory / "config.json"
     if not path.is_file():
+        if (directory / "adapter_config.json").is_file():
+            raise UnsupportedModel(
+                f"{directory.name} holds a LoRA adapter, not a whole model", hint="merge it into its base model first"
+            )
         raise WeightsMismatch(f"{directory.name} has no config.json", hint="give a model directory or a .gguf file")
-    config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    config: dict[str, Any] = _read_object(path)
     generation = directory / "generation_config.json"
     if generation.is_file():
         # Chat models name their end-of-turn tokens here, and only here.
-        eos = json.loads(generation.read_text(encoding="utf-8")).get("eos_token_id")
+        eos = _read_object(generation).get("eos_token_id")
         if eos is not None:
             config["eos_token_id"] = eos
     return config
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    """Raises WeightsMismatch when the file holds no JSON object."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise WeightsMismatch(f"{path.name} is no JSON document", hint="fetch the file again") from error
+    if not isinstance(found, dict):
+        raise WeightsMismatch(f"{path.name} holds no JSON object", hint="fetch the file again")
+    return found
 
 
 def _shards(directory: Path) -> set[Path]:
@@ -61,7 +79,11 @@ def _shards(directory: Path) -> set[Path]:
         if not found:
             raise WeightsMismatch(f"{directory.name} has no .safetensors file")
         return found
-    named = {directory / name for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()}
+    names = {str(name) for name in _read_object(index)["weight_map"].values()}
+    outside = sorted(name for name in names if Path(name).name != name)
+    if outside:
+        raise WeightsMismatch(f"the index names a file outside of the model's folder: {outside[0][:80]!r}")
+    named = {directory / name for name in names}
     absent = sorted(path.name for path in named if not path.is_file())
     if absent:
         raise WeightsMismatch(f"shards named by the index are missing: {', '.join(absent)}", hint="fetch them again")

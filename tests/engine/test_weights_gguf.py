@@ -34,6 +34,7 @@ BASE: dict[str, Any] = {
     "eos_token_id": 2,
     "pad_token_id": 0,
 }
+YARN = {"rope_type": "yarn", "rope_theta": 10_000.0, "factor": 4.0, "original_max_position_embeddings": 32}
 ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "llama": ("Llama", "llama", {"rms_norm_eps": 1e-5}),
     "mixtral": ("Mixtral", "llama", {"num_local_experts": 3, "num_experts_per_tok": 2}),
@@ -55,6 +56,18 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
         "Gemma3",
         "gemma3",
         {"head_dim": 16, "sliding_window": 8, "num_hidden_layers": 7, "query_pre_attn_scalar": 16},
+    ),
+    # 62 layers are Gemma 3 27B, whose attention is scaled by (hidden / heads)^-0.5 instead of head_dim^-0.5.
+    "gemma3 27B": (
+        "Gemma3",
+        "gemma3",
+        {"head_dim": 8, "sliding_window": 8, "num_hidden_layers": 62, "query_pre_attn_scalar": 16},
+    ),
+    "qwen2 with yarn": ("Qwen2", "qwen2", {"rope_parameters": YARN}),
+    "qwen2 with all of yarn's numbers": (
+        "Qwen2",
+        "qwen2",
+        {"rope_parameters": {**YARN, "attention_factor": 1.25, "beta_fast": 16.0, "beta_slow": 2.0}},
     ),
 }
 
@@ -110,6 +123,17 @@ def write_gguf(path: Path, arch: str, config: Any, tensors: dict[str, torch.Tens
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_rope_freq_base(rope.get("full_attention", rope)["rope_theta"])
     writer.add_eos_token_id(2)
+    if rope.get("rope_type") == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        for key, add in {
+            "attention_factor": writer.add_rope_scaling_yarn_attn_factor,
+            "beta_fast": writer.add_rope_scaling_yarn_beta_fast,
+            "beta_slow": writer.add_rope_scaling_yarn_beta_slow,
+        }.items():
+            if rope.get(key) is not None:
+                add(rope[key])
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
     if getattr(config, "sliding_window", None):
@@ -214,6 +238,30 @@ def test_another_kind_of_file_is_refused(tmp_path: Path) -> None:
     other.write_bytes(b"PK\x03\x04" + bytes(100))
     with pytest.raises(WeightsMismatch, match="not a GGUF file"):
         open_checkpoint(other)
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.gguf").touch()
+    with pytest.raises(WeightsMismatch, match=r"empty\.gguf is empty"):
+        open_checkpoint(tmp_path / "empty.gguf")
+
+
+@pytest.mark.parametrize("kind", ["dynamic", "longrope", "su", "nonsense"])
+def test_a_rope_scaling_that_is_not_computed_is_refused_by_name(kind: str, llama: Pair, tmp_path: Path) -> None:
+    reader = gguf.GGUFReader(str(llama.file))
+    writer = gguf.GGUFWriter(str(tmp_path / "scaled.gguf"), "llama")
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            writer.add_key_value(key, field.contents(), field.types[0])
+    writer.add_string("llama.rope.scaling.type", kind)
+    for tensor in reader.tensors:
+        writer.add_tensor(tensor.name, tensor.data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedModel, match=f"RoPE scaling '{kind}'"):
+        open_checkpoint(tmp_path / "scaled.gguf")
 
 
 def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> None:

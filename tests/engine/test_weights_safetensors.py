@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,3 +87,85 @@ def test_the_hash_changes_with_a_weight(directory: Path) -> None:
     before = open_checkpoint(directory).sha256()
     save_file({"b": torch.zeros(4, dtype=torch.bfloat16)}, directory / "model-2.safetensors")
     assert open_checkpoint(directory).sha256() != before
+
+
+@pytest.mark.parametrize(
+    ("quantization", "named"),
+    [
+        ({"quant_method": "awq", "bits": 4, "group_size": 128}, r"AWQ \(4 bit, groups of 128\)"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": True}, r"GPTQ \(4 bit, groups of 64\)"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "compressed-tensors"),
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "FP8"),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
+        ({"quant_method": "made-up"}, "made-up"),
+        ("text instead of an object", "unknown"),
+    ],
+)
+def test_a_quantized_checkpoint_is_refused_by_the_name_of_its_format(
+    directory: Path, quantization: object, named: str
+) -> None:
+    (directory / "config.json").write_text(json.dumps(CONFIG | {"quantization_config": quantization}))
+    with pytest.raises(UnsupportedModel, match=f"quantized with {named}") as caught:
+        open_checkpoint(directory)
+    assert "GGUF" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int8])
+def test_codes_without_scales_are_no_weights(directory: Path, dtype: torch.dtype) -> None:
+    save_file({"b": torch.ones(4).to(dtype)}, directory / "model-2.safetensors")
+    with pytest.raises(UnsupportedModel, match="tensor b is stored as"):
+        open_checkpoint(directory).take("b", (4,), torch.float32)
+
+
+@pytest.mark.parametrize(
+    "name", ["../outside.safetensors", "/etc/hosts", "a/../../b.safetensors", "folder/x.safetensors"]
+)
+def test_an_index_that_leaves_the_folder_of_the_model_is_refused_unopened(directory: Path, name: str) -> None:
+    index = {"weight_map": {"a": "model-1.safetensors", "b": name}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    with pytest.raises(WeightsMismatch, match="outside of the model's folder"):
+        open_checkpoint(directory)
+
+
+def test_a_lora_adapter_is_named_as_one(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    with pytest.raises(UnsupportedModel, match="LoRA adapter"):
+        open_checkpoint(tmp_path)
+
+
+def test_a_hub_id_is_shown_whole_and_answered_with_what_is_wanted() -> None:
+    with pytest.raises(WeightsMismatch, match=re.escape("'Qwen/Qwen2.5-0.5B-Instruct'")) as caught:
+        open_checkpoint("Qwen/Qwen2.5-0.5B-Instruct")
+    assert "hub" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b"\xff" * 100, (1 << 60).to_bytes(8, "little") + b"{}"])
+def test_a_damaged_shard_is_a_typed_error_that_names_the_model(directory: Path, content: bytes) -> None:
+    (directory / "model-2.safetensors").write_bytes(content)
+    with pytest.raises(WeightsMismatch, match=directory.name):
+        open_checkpoint(directory)
+
+
+def test_half_a_shard_is_a_typed_error(directory: Path) -> None:
+    file = directory / "model-1.safetensors"
+    file.write_bytes(file.read_bytes()[:-10])
+    with pytest.raises(WeightsMismatch, match="damaged"):
+        open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("file", ["config.json", "generation_config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b'"text"', b"[" * 100_000])
+def test_a_document_that_is_no_json_object_is_named(directory: Path, file: str, content: bytes) -> None:
+    (directory / file).write_bytes(content)
+    with pytest.raises(WeightsMismatch, match=file):
+        open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("key", ["num_hidden_layers", "vocab_size", "hidden_size", "max_position_embeddings"])
+@pytest.mark.parametrize("value", [0, -1, 10**12, "many", 1.5, True, [1]])
+def test_a_size_that_cannot_be_meant_is_refused_before_anything_is_allocated(
+    directory: Path, key: str, value: object
+) -> None:
+    (directory / "config.json").write_text(json.dumps(CONFIG | {key: value}))
+    with pytest.raises(UnsupportedModel, match=key):
+        open_checkpoint(directory)
