@@ -1,10 +1,11 @@
 # Two targets matter to a newcomer: `make serve` and `make test`. Everything else serves these two.
 PYTHON ?= python3
+FUZZ_S ?= 120
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: serve test attack lint format setup check clean
+.PHONY: serve test attack fuzz lint format setup check clean
 .DEFAULT_GOAL := serve
 
 serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, two demo models, the gateway
@@ -21,6 +22,9 @@ test: $(STAMP)  ## the whole suite; real stores, real models, no network but the
 
 attack: $(STAMP)  ## hostile requests, held connections and redaction, also through nginx and haproxy where installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/attack $(ARGS)
+
+fuzz: $(STAMP)  ## damaged and hostile model files, templates, policies and HTTP; FUZZ_S seconds for each of them
+	@ESCLUSA_FUZZ_S=$(FUZZ_S) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz -s $(ARGS)
 
 lint: $(STAMP)  ## ruff, mypy strict, import contracts
 	$(BIN)/ruff format --check .
