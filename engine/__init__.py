@@ -18,6 +18,7 @@ from engine.errors import (
     UnsupportedModel,
     WeightsMismatch,
 )
+from engine.inspection import check_model
 from engine.loop import EngineState
 from engine.metrics import EngineCollector
 from engine.offline import ChoiceResult, GenerationResult, LLMEngine
@@ -72,4 +73,5 @@ __all__ = [
     "TokenLogprobs",
     "UnsupportedModel",
     "WeightsMismatch",
+    "check_model",
 ]

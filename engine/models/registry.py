@@ -31,18 +31,23 @@ def supported_architectures() -> tuple[str, ...]:
     return tuple(sorted(_MODELS))
 
 
+def builder_of(architecture: str) -> Callable[[ModelConfig, WeightSource], Decoder]:
+    """Raises UnsupportedModel for an unknown architecture."""
+    if architecture not in _MODELS:
+        raise UnsupportedModel(
+            f"architecture {architecture[:80]!r} is not supported",
+            hint=f"supported: {', '.join(supported_architectures())}",
+        )
+    return _MODELS[architecture]
+
+
 def load_model(source: WeightSource) -> Decoder:
     """Build the decoder that the checkpoint names and fill it.
 
     Raises UnsupportedModel for an unknown architecture, WeightsMismatch for a missing, misshapen or unused tensor.
     """
     config = source.checkpoint.config
-    build = _MODELS.get(config.architecture)
-    if build is None:
-        raise UnsupportedModel(
-            f"architecture {config.architecture!r} is not supported",
-            hint=f"supported: {', '.join(supported_architectures())}",
-        )
+    build = builder_of(config.architecture)
     source.checkpoint.ignore(".rotary_emb.inv_freq")
     model = build(config, source)
     source.checkpoint.finish()

@@ -240,6 +240,16 @@ class EngineAnswer:
         return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt or ())
 
 
+def model_problem(path: str) -> tuple[str, str]:
+    """(what the files hold, what is wrong with them or "" when nothing is), read without loading the weights."""
+    from engine import EngineError, check_model
+
+    try:
+        return check_model(path), ""
+    except EngineError as error:
+        return "", error.message + (f" ({error.hint})" if error.hint else "")
+
+
 def make_engine(model: ModelSettings, settings: EngineSettings) -> AsyncEngine:
     try:
         from engine import AsyncEngine, EngineConfig, EngineError

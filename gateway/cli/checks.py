@@ -9,7 +9,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -110,19 +109,29 @@ def check_disk(settings: Settings) -> Finding:
 
 def check_models(settings: Settings) -> Finding:
     if settings.models:
-        missing = [model.id for model in settings.models if model.path and not Path(model.path).exists()]
-        if missing:
-            return Finding(
-                "models", "fail", f"no file for {', '.join(missing)}", "readable model files", "correct `models[].path`"
-            )
-        return Finding("models", "ok", ", ".join(model.id for model in settings.models))
+        return _read_models([(model.id, str(model.path)) for model in settings.models if model.path is not None])
     from gateway.cli.models import models_dir
     from gateway.local.models import DEMO_MODELS
 
     absent = [asset.id for asset in DEMO_MODELS if not (models_dir() / asset.filename).is_file()]
     if absent:
         return Finding("models", "warn", f"not fetched: {', '.join(absent)}", "both", "esclusa models fetch")
-    return Finding("models", "ok", "both demo models are on disk")
+    return _read_models([(asset.id, str(models_dir() / asset.filename)) for asset in DEMO_MODELS])
+
+
+def _read_models(models: list[tuple[str, str]]) -> Finding:
+    """Open each local model's files as the engine would; upstream models have none."""
+    try:
+        from gateway.backends.local_engine import model_problem
+
+        found = {name: model_problem(path) for name, path in models}
+    except ImportError as error:
+        return Finding("models", "fail", f"{error.name} is missing", "the engine", "pip install 'esclusa[engine]'")
+    bad = {name: problem for name, (_, problem) in found.items() if problem}
+    if bad:
+        shown = "; ".join(f"{name}: {problem}" for name, problem in bad.items())
+        return Finding("models", "fail", shown, "readable model files", "correct `models[].path` or fetch them again")
+    return Finding("models", "ok", "; ".join(f"{name}: {held}" for name, (held, _) in found.items()) or "none is local")
 
 
 def check_secrets(settings: Settings) -> Finding:

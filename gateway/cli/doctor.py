@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from gateway.settings import Settings
 
 CHECK_TIMEOUT_S = 10.0
-SLOW_CHECKS_S = {"kernels": 300.0}
-"""The first look at the kernels compiles them."""
+SLOW_CHECKS_S = {"kernels": 300.0, "models": 120.0}
+"""The first look at the kernels compiles them; reading many models takes seconds each."""
 SIGNS = {"ok": ("green", "ok  "), "warn": ("yellow", "warn"), "fail": ("red", "FAIL")}
 
 

@@ -10,9 +10,11 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from gateway.cli import serve
 from gateway.errors import ConfigError
+from tests.fakes.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).parents[3]
 
@@ -113,6 +115,25 @@ def test_doctor_reports_every_check_as_json() -> None:
     assert rows["policy"]["state"] == "ok"
     assert rows["kernels"]["state"] in ("ok", "warn")
     assert all(row["fix"] for row in rows.values() if row["state"] != "ok")
+
+
+def test_doctor_reads_each_model_file_and_names_the_bad_ones(tmp_path: Path) -> None:
+    write_tiny_model(tmp_path / "good")
+    write_tiny_model(tmp_path / "cut")
+    shard = tmp_path / "cut" / "model.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1000])
+    (tmp_path / "empty.gguf").touch()
+    paths = {"good": "good", "cut": "cut", "empty": "empty.gguf", "absent": "nowhere.gguf"}
+    models = [{"id": name, "path": str(tmp_path / path)} for name, path in paths.items()]
+    config = tmp_path / "esclusa.yaml"
+    config.write_text(yaml.safe_dump({"models": models}))
+    found = {row["check"]: row for row in json.loads(esclusa("doctor", "--json", "--config", str(config)).stdout)}
+    assert found["models"]["state"] == "fail"
+    assert all(f"{name}: " in found["models"]["found"] for name in ("cut", "empty", "absent"))
+    assert "good: " not in found["models"]["found"]
+    config.write_text(yaml.safe_dump({"models": models[:1]}))
+    found = {row["check"]: row for row in json.loads(esclusa("doctor", "--json", "--config", str(config)).stdout)}
+    assert found["models"]["found"] == "good: LlamaForCausalLM, 2 layers, 256 tokens"
 
 
 def test_doctor_fails_and_names_the_fix_when_the_database_is_away() -> None:
