@@ -143,6 +143,10 @@ class IdentitySettings(Section):
     api_key_cache_ttl_s: float = Field(4.0, ge=0, le=4.5)
     """A notification drops what is remembered at once; should it be lost, a change still holds within 5 s."""
     revocation_poll_s: float = Field(4.0, gt=0, le=4.5)
+    owner_revocation_stops_keys: bool = Field(
+        True,
+        description="`issued_before` of a person also stops the keys made until then of the service accounts they own",
+    )
     revocation_max_stale_s: float = 86_400.0
     """How long the last list of revocations may serve while the database is away; then 503."""
 

@@ -27,6 +27,7 @@ from gateway.access.service import AccessService
 from gateway.access.snapshot import Snapshot
 from gateway.access.source import MAX_BYTES, Source, read_source
 from gateway.access.versions import (
+    SYSTEM,
     AlreadyDecided,
     Author,
     IdempotencyKey,
@@ -181,7 +182,7 @@ class PolicyEditor:
         _demand_second_person(approver, second, proposal.content.author)
         before = await self.current()
         if before.version != proposal.base_version:
-            raise _stale(before)
+            raise _stale(before, approver)
         base = await asyncio.to_thread(self._service.compile, before)
         now = evaluate(base, approver, "policy.approve", None, context)
         if not now.allowed:
@@ -196,7 +197,7 @@ class PolicyEditor:
         try:
             stored = await self.repository.append(content, expected=proposal.base_version, proposal=proposal_id)
         except StaleVersion:
-            raise _stale(await self.current()) from None
+            raise _stale(await self.current(), approver) from None
         except AlreadyDecided:
             raise _already_decided() from None
         await self._service.refresh()
@@ -223,10 +224,10 @@ class PolicyEditor:
             if replayed is not None:
                 return replayed
         if self._service.stored is not None and _is_older(if_match, self._service.stored):
-            raise _stale(self._service.stored)
+            raise _stale(self._service.stored, change.author)
         before = await self.current()
         if if_match != before.etag:
-            raise _stale(before)
+            raise _stale(before, change.author)
         candidate = await self.check(raw, syntax, version=before.version + 1)
         base = await self._demand_permitted(before, candidate, change)
         warnings = candidate.warnings + await self._own_gain(base, candidate, change)
@@ -247,7 +248,7 @@ class PolicyEditor:
                 return Written(proposal=proposal, before=before, warnings=warnings, break_glass=glass)
             stored = await self.repository.append(content, expected=before.version, key=key)
         except StaleVersion:
-            raise _stale(await self.current()) from None
+            raise _stale(await self.current(), change.author) from None
         except KeyTaken:
             raise Conflict(
                 "A request with this `Idempotency-Key` is being served.", code="request_in_progress"
@@ -348,10 +349,13 @@ def _is_older(etag: str, stored: StoredVersion) -> bool:
     return match is not None and int(match.group(1)) < stored.version
 
 
-def _stale(current: StoredVersion) -> PreconditionFailed:
+def _stale(current: StoredVersion, reader: Principal) -> PreconditionFailed:
+    """Names who wrote in between, unless that is a matter of another tenant."""
     author = current.content.author
+    known = author.tenant in (reader.tenant, SYSTEM.tenant)
+    name = author.display or author.subject if known else "somebody of another tenant"
     return PreconditionFailed(
-        f"The policy is at version {current.version}, written by `{author.display or author.subject}` at "
+        f"The policy is at version {current.version}, written by `{name}` at "
         f"{current.created_at:%Y-%m-%dT%H:%M:%SZ}; its ETag is {current.etag}.",
         hint="read `policies/current` again, reapply your change and send its ETag",
         headers={"ETag": current.etag},

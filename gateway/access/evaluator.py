@@ -21,15 +21,27 @@ from gateway.flow.values import Decision, Effect, ModelCard, Principal
 MAX_SETTLED = 4096
 GRANTED = "permitted by policy"
 REFUSED = "your organisation's policy refuses this"
+UNMET = {
+    "clients": "not from this application",
+    "dataClass": "not for this data class",
+    "purpose": "not for this purpose",
+    "time": "not at this time",
+    "sourceCidr": "not from this address",
+}
+"""A condition that does not hold, as the caller reads it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Rules that apply to a request, as a bit mask over the snapshot's rules; `undecided` are part of it."""
+    """Rules that apply to a request, as a bit mask over the snapshot's rules; `undecided` are part of it.
+
+    `unmet` are those whose conditions alone keep them from applying.
+    """
 
     holder: Holder
     rules: int
     undecided: int = 0
+    unmet: int = 0
 
 
 def evaluate(
@@ -44,7 +56,8 @@ def evaluate(
     if settled.denied_by is not None:
         return _refuse(snapshot, model, settled.denied_by.id, settled.denied_by.reason or REFUSED, settled.matched)
     if settled.allowed_by is None:
-        return _refuse(snapshot, model, None, _nothing_grants(action, model), settled.matched)
+        unmet = _unmet(snapshot, match.unmet & ~snapshot.denies, principal, context)
+        return _refuse(snapshot, model, None, _nothing_grants(action, model, unmet), settled.matched)
     locality = _locality_refusal(settled.localities, model)
     if locality is not None:
         return _refuse(snapshot, model, "builtin:locality", locality, settled.matched)
@@ -73,7 +86,7 @@ def match_rules(
     if not conditional:
         return Match(holder, candidates)
     held, undecided = _decide_conditions(snapshot, conditional, situation_of(snapshot, principal, context))
-    return Match(holder, (candidates ^ conditional) | held, undecided)
+    return Match(holder, (candidates ^ conditional) | held, undecided, conditional & ~held)
 
 
 def rule_masks(
@@ -189,8 +202,25 @@ def _locality_refusal(required: frozenset[str], model: ModelCard | None) -> str 
     return f"this request must stay on a model in `{next(iter(required))}`"
 
 
-def _nothing_grants(action: str, model: ModelCard | None) -> str:
-    return f"no rule grants you `{action}`" if model is None else f"no rule grants you `{action}` on `{model.id}`"
+def _nothing_grants(action: str, model: ModelCard | None, unmet: tuple[str, ...]) -> str:
+    what = f"no rule grants you `{action}`" if model is None else f"no rule grants you `{action}` on `{model.id}`"
+    return f"{what}: {', '.join(unmet)}" if unmet else what
+
+
+def _unmet(snapshot: Snapshot, rules: int, principal: Principal, context: RequestContext) -> tuple[str, ...]:
+    """What keeps the grants that a caller has but for their conditions from applying: what the request could add."""
+    situation, found = situation_of(snapshot, principal, context), set()
+    while rules:
+        number = (rules & -rules).bit_length() - 1
+        rules ^= 1 << number
+        condition = snapshot.rules[number].condition
+        try:
+            failed = None if condition is None else condition.first_failure(situation)
+        except Undecidable as doubt:
+            found.add(str(doubt))
+        else:
+            found.update(() if failed is None else (UNMET[failed],))
+    return tuple(sorted(found))
 
 
 def _refuse(

@@ -17,6 +17,7 @@ AdminAction = Literal[
     "limits.write",
     "models.read",
     "engine.operate",
+    "tenants.all",
 ]
 AnyAction = Literal[InferenceAction, AdminAction]
 DataClass = Literal["public", "internal", "confidential", "restricted"]

@@ -1,6 +1,7 @@
 """`/admin/v1/authz:explain`: why somebody may or may not do something, by the code that enforces it.
 
-Permission `policy.read`. Renders what `gateway.access.explain` found; decides nothing.
+Permission `policy.read`, for callers of one's own tenant; what they have used needs `limits.read` too.
+Renders what `gateway.access.explain` found; decides nothing.
 """
 
 from __future__ import annotations
@@ -15,10 +16,13 @@ from pydantic import AwareDatetime, BaseModel, Field
 
 from gateway.access.explain import Explanation, explain
 from gateway.access.service import AccessService
+from gateway.access.third_person import about_others
 from gateway.access.versions import StoredVersion
 from gateway.admin.bodies import AdminBody, json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.models import card_of
+from gateway.admin.reach import holds, reach_of
+from gateway.admin.recording import reading
 from gateway.api.bounds import JsonObject
 from gateway.errors import InvalidRequest, NotFound
 from gateway.flow.context import Client, RequestContext
@@ -49,7 +53,7 @@ Words = list[Annotated[str, Field(max_length=512)]]
 
 
 class PrincipalBody(AdminBody):
-    tenant: str = Field("default", max_length=256)
+    tenant: str | None = Field(None, max_length=256, description="yours when left out; others need `tenants.all`")
     issuer: str = Field("https://idp.example", max_length=512)
     subject: str = Field("somebody", max_length=256)
     kind: Literal["user", "service"] = "user"
@@ -109,7 +113,7 @@ class ExplainView(BaseModel):
     rules: list[RuleView]
     obligations: dict[str, Any]
     limits: list[dict[str, Any]]
-    limit_use: list[LimitUse] | None = None
+    limit_use: list[LimitUse] | None = Field(None, description="null without `limits.read`")
 
 
 def routes(
@@ -129,23 +133,24 @@ def routes(
         openapi_extra=json_body(ExplainBody),
     )
     async def explain_decision(request: Request, call: AdminCall = may_read) -> ExplainView:
-        body = await read_model(request, ExplainBody)
-        principal = _principal(body, claims)
-        model = None if body.model is None else card_of(service, body.model, "model")
-        snapshot = service.snapshot
-        if body.version is not None and body.version != snapshot.version:
-            snapshot = service.compile(await _stored(service, body.version))
-        found = explain(snapshot, principal, body.action, model, _context(call, body.context))
-        used = None
-        if usage is not None and found.decision.limits:
-            used = list(await usage.used(found.decision.limits))
-        await guard.record(call, kind="access", target="authz:explain")
+        async with reading(guard, call, "authz:explain"):
+            body = await read_model(request, ExplainBody)
+            principal = _principal(body, claims, call.principal.tenant)
+            reach_of(service, call).demand(principal.tenant, "principal.tenant" if body.claims is None else "claims")
+            model = None if body.model is None else card_of(service, body.model, "model")
+            snapshot = service.snapshot
+            if body.version is not None and body.version != snapshot.version:
+                snapshot = service.compile(await _stored(service, body.version))
+            found = explain(snapshot, principal, body.action, model, _context(call, body.context))
+            used = None
+            if usage is not None and found.decision.limits and holds(service, call, "limits.read"):
+                used = list(await usage.used(found.decision.limits))
         return _view(found, used)
 
     return router
 
 
-def _principal(body: ExplainBody, claims: ClaimsReader | None) -> Principal:
+def _principal(body: ExplainBody, claims: ClaimsReader | None, own_tenant: str) -> Principal:
     if (body.principal is None) == (body.claims is None):
         raise InvalidRequest("Expected either `principal` or `claims`.", code="invalid_value", param="principal")
     if body.claims is not None:
@@ -154,7 +159,7 @@ def _principal(body: ExplainBody, claims: ClaimsReader | None) -> Principal:
         return claims(body.claims)
     given = body.principal or PrincipalBody()
     return Principal(
-        tenant=given.tenant,
+        tenant=own_tenant if given.tenant is None else given.tenant,
         issuer=given.issuer,
         subject=given.subject,
         kind=given.kind,
@@ -191,7 +196,7 @@ def _view(found: Explanation, used: list[LimitUse] | None) -> ExplainView:
     return ExplainView(
         decision=decision.effect.value,
         rule_id=decision.rule_id,
-        reason=decision.reason,
+        reason=about_others(decision.reason),
         hidden=decision.hidden,
         policy_version=decision.policy_version,
         policy_sha256=decision.policy_sha256,

@@ -37,6 +37,7 @@ from gateway.admin.policy_views import (
     version_detail,
     version_view,
 )
+from gateway.admin.reach import reach_of
 from gateway.admin.responses import write_response
 from gateway.flow.context import IdSource, SystemIds
 from gateway.flow.ports import PastDecisions
@@ -71,9 +72,8 @@ def routes(
             200: {"model": PolicySet, "content": {"application/yaml": {"schema": {"type": "string"}}}},
             304: {"description": "unchanged since the ETag in `If-None-Match`"},
         },
-        dependencies=[may_read],
     )
-    async def current(request: Request) -> Response:
+    async def current(request: Request, call: AdminCall = may_read) -> Response:
         stored = await editor.current()
         headers = {"etag": stored.etag, "vary": "accept"}
         if request.headers.get("if-none-match") == stored.etag:
@@ -81,7 +81,9 @@ def routes(
         wants_yaml = any(kind in request.headers.get("accept", "") for kind in YAML_TYPES)
         if wants_yaml and stored.content.syntax == "yaml":
             return Response(stored.content.source, media_type="application/yaml", headers=headers)
-        return JSONResponse(document_view(parse_stored(stored.content), stored), headers=headers)
+        return JSONResponse(
+            document_view(parse_stored(stored.content), stored, reach_of(service, call)), headers=headers
+        )
 
     @router.put(
         "/policies/current",
@@ -95,23 +97,24 @@ def routes(
             raw, syntax = await read_document(request)
             return await editor.change(raw, syntax, change_from(request, call))
 
-        return write_response(await recorded(guard, call, request, "policies/current", work))
+        written = await recorded(guard, call, request, "policies/current", work)
+        return write_response(written, reach_of(service, call))
 
     @router.get(
         "/policies/versions",
         summary="Versions, newest first",
         response_model=VersionPage,
-        dependencies=[may_read],
     )
     async def versions(
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
         cursor: Annotated[str | None, Query(max_length=64)] = None,
+        call: AdminCall = may_read,
     ) -> VersionPage:
         found, total = await editor.repository.page(before=decode_cursor(cursor), limit=limit + 1)
-        shown = found[:limit]
+        shown, reach = found[:limit], reach_of(service, call)
         more = len(found) > limit
         return VersionPage(
-            data=[version_view(stored) for stored in shown],
+            data=[version_view(stored, reach) for stored in shown],
             has_more=more,
             next_cursor=encode_cursor(shown[-1].version) if more else None,
             total=total,
@@ -121,12 +124,11 @@ def routes(
         "/policies/versions/{number}",
         summary="One version with its text",
         response_model=VersionDetail,
-        dependencies=[may_read],
     )
-    async def version(number: VersionNumber, response: Response) -> VersionDetail:
+    async def version(number: VersionNumber, response: Response, call: AdminCall = may_read) -> VersionDetail:
         stored = await editor.version(number)
         response.headers["etag"] = stored.etag
-        return version_detail(stored)
+        return version_detail(stored, reach_of(service, call))
 
     @router.get(
         "/policies/versions/{number}/diff/{other}",
@@ -155,9 +157,10 @@ def routes(
         async def work() -> Written:
             return await editor.restore(number, change_from(request, call))
 
-        return write_response(await recorded(guard, call, request, f"policies/versions/{number}:restore", work))
+        written = await recorded(guard, call, request, f"policies/versions/{number}:restore", work)
+        return write_response(written, reach_of(service, call))
 
     router.include_router(policy_checks.routes(service, editor, guard, past))
-    router.include_router(policy_proposals.routes(editor, guard))
-    router.include_router(role_bindings.routes(editor, guard))
+    router.include_router(policy_proposals.routes(service, editor, guard))
+    router.include_router(role_bindings.routes(service, editor, guard))
     return router

@@ -23,6 +23,7 @@ from gateway.admin.policy_views import (
     finding,
     simulation_view,
 )
+from gateway.admin.reach import holds, reach_of
 from gateway.errors import Unavailable
 from gateway.flow.ports import PastDecisions
 
@@ -71,19 +72,20 @@ def routes(
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> SimulationView:
+        """Replays the decisions of the caller's tenant; those of all tenants with `tenants.all`."""
         raw, syntax = await read_document(request)
         candidate = await editor.check(raw, syntax)
         if past is None:
             raise Unavailable("No audit trail is connected to replay.", code="audit_unavailable")
-        records = await past.recent(since=since, until=until, limit=limit)
+        reach = reach_of(service, call)
+        records = await past.recent(since=since, until=until, limit=limit, tenants=reach.tenants)
         result = await asyncio.to_thread(simulate, candidate.snapshot, service.snapshot, records)
         await guard.record(call, kind="access", target=f"policies:simulate?limit={limit}")
-        may_name = service.decide(call.principal, "audit.read", None, call.context).allowed
         return simulation_view(
             result,
             [finding(warning) for warning in candidate.warnings],
             limit=MAX_FLIPS,
-            named_tenant=call.principal.tenant if may_name else None,
+            show_flips=holds(service, call, "audit.read"),
         )
 
     return router

@@ -12,15 +12,19 @@ from gateway.access.diff import Difference
 from gateway.access.document import PolicySet
 from gateway.access.problems import Problem
 from gateway.access.simulation import Flip, Simulation
+from gateway.access.third_person import about_others
 from gateway.access.versions import Author, Proposal, StoredVersion
 from gateway.admin.bodies import Page
+from gateway.admin.reach import Reach
 from gateway.flow.values import Effect
 
 
 class Person(BaseModel):
-    tenant: str
-    issuer: str
-    subject: str
+    """All null for somebody of another tenant, unless one sees all tenants."""
+
+    tenant: str | None = None
+    issuer: str | None = None
+    subject: str | None = None
     display: str | None = None
 
 
@@ -121,9 +125,7 @@ class FlipView(BaseModel):
     request_id: UUID
     at: datetime
     tenant: str
-    subject: str | None = Field(
-        description="null unless you may read that person's audit trail (`audit.read`, own tenant)"
-    )
+    subject: str | None
     department: str | None
     roles: list[str]
     action: str
@@ -142,33 +144,35 @@ class SimulationView(BaseModel):
     skipped: int = Field(description="decisions on models that are no longer in the catalogue")
     allow_to_deny: int
     deny_to_allow: int
-    flips: list[FlipView]
+    flips: list[FlipView] = Field(description="empty without `audit.read`; then only the numbers are shown")
     flips_left_out: int = 0
     warnings: list[Finding] = []
 
 
-def person(author: Author | None) -> Person | None:
+def person(author: Author | None, reach: Reach) -> Person | None:
     if author is None:
         return None
+    if not reach.covers(author.tenant):
+        return Person()
     return Person(tenant=author.tenant, issuer=author.issuer, subject=author.subject, display=author.display)
 
 
-def version_view(stored: StoredVersion) -> VersionView:
-    return VersionView(**_version_fields(stored))
+def version_view(stored: StoredVersion, reach: Reach) -> VersionView:
+    return VersionView(**_version_fields(stored, reach))
 
 
-def version_detail(stored: StoredVersion) -> VersionDetail:
-    return VersionDetail(**_version_fields(stored), syntax=stored.content.syntax, source=stored.content.source)
+def version_detail(stored: StoredVersion, reach: Reach) -> VersionDetail:
+    return VersionDetail(**_version_fields(stored, reach), syntax=stored.content.syntax, source=stored.content.source)
 
 
-def _version_fields(stored: StoredVersion) -> dict[str, Any]:
+def _version_fields(stored: StoredVersion, reach: Reach) -> dict[str, Any]:
     content = stored.content
     return {
         "version": stored.version,
         "etag": stored.etag,
         "sha256": content.sha256,
-        "author": person(content.author),
-        "approver": person(content.approver),
+        "author": person(content.author, reach),
+        "approver": person(content.approver, reach),
         "reason": content.reason,
         "origin": content.origin,
         "restored_from": content.restored_from,
@@ -176,13 +180,14 @@ def _version_fields(stored: StoredVersion) -> dict[str, Any]:
     }
 
 
-def document_view(document: PolicySet, stored: StoredVersion) -> dict[str, Any]:
+def document_view(document: PolicySet, stored: StoredVersion, reach: Reach) -> dict[str, Any]:
     """The document with the fields that the server sets, as `GET policies/current` shows it in JSON."""
     data = document.to_data()
+    author = person(stored.content.author, reach) or Person()
     data["metadata"] |= {
         "version": stored.version,
         "etag": stored.etag,
-        "author": stored.content.author.display or stored.content.author.subject,
+        "author": author.display or author.subject or "another tenant",
         "createdAt": stored.created_at.isoformat(),
     }
     return data
@@ -204,8 +209,8 @@ def change_view(difference: Difference) -> Change:
     return Change(path=difference.path, kind=difference.kind, before=difference.before, after=difference.after)
 
 
-def proposal_view(proposal: Proposal, changes: list[Change] | None = None) -> ProposalView:
-    author = person(proposal.content.author)
+def proposal_view(proposal: Proposal, reach: Reach, changes: list[Change] | None = None) -> ProposalView:
+    author = person(proposal.content.author, reach)
     assert author is not None  # every proposal has an author
     return ProposalView(
         id=proposal.id,
@@ -215,36 +220,34 @@ def proposal_view(proposal: Proposal, changes: list[Change] | None = None) -> Pr
         author=author,
         reason=proposal.content.reason,
         created_at=proposal.created_at,
-        decided_by=person(proposal.decided_by),
+        decided_by=person(proposal.decided_by, reach),
         decided_at=proposal.decided_at,
         version=proposal.version,
         changes=changes,
     )
 
 
-def simulation_view(
-    result: Simulation, warnings: list[Finding], *, limit: int, named_tenant: str | None
-) -> SimulationView:
-    """Who asked is shown for `named_tenant` only: whoever changes the policy need not read the audit trail."""
+def simulation_view(result: Simulation, warnings: list[Finding], *, limit: int, show_flips: bool) -> SimulationView:
+    """Single requests are shown to who may read the audit trail; whoever changes the policy need not."""
+    shown = result.flips[:limit] if show_flips else ()
     return SimulationView(
         replayed=result.replayed,
         skipped=result.skipped,
         allow_to_deny=result.count(Effect.DENY),
         deny_to_allow=result.count(Effect.ALLOW),
-        flips=[_flip_view(flip, named_tenant) for flip in result.flips[:limit]],
-        flips_left_out=max(0, len(result.flips) - limit),
+        flips=[_flip_view(flip) for flip in shown],
+        flips_left_out=len(result.flips) - len(shown),
         warnings=warnings,
     )
 
 
-def _flip_view(flip: Flip, named_tenant: str | None) -> FlipView:
+def _flip_view(flip: Flip) -> FlipView:
     past, decision = flip.past, flip.decision
-    named = past.principal.tenant == named_tenant
     return FlipView(
         request_id=past.request_id,
         at=past.at,
         tenant=past.principal.tenant,
-        subject=past.principal.subject if named else None,
+        subject=past.principal.subject,
         department=past.principal.department,
         roles=sorted(past.principal.roles),
         action=past.action,
@@ -253,6 +256,6 @@ def _flip_view(flip: Flip, named_tenant: str | None) -> FlipView:
         after=decision.effect.value,
         before_rule=past.rule_id,
         after_rule=decision.rule_id,
-        reason=decision.reason,
+        reason=about_others(decision.reason),
         known_cause=flip.known_cause,
     )

@@ -6,12 +6,13 @@ from fastapi.responses import JSONResponse
 
 from gateway.access.editor import Written
 from gateway.admin.policy_views import WriteView, finding, proposal_view, version_view
+from gateway.admin.reach import Reach
 
 
-def write_response(written: Written) -> JSONResponse:
+def write_response(written: Written, reach: Reach) -> JSONResponse:
     view = WriteView(
-        version=version_view(written.stored) if written.stored is not None else None,
-        proposal=proposal_view(written.proposal) if written.proposal is not None else None,
+        version=version_view(written.stored, reach) if written.stored is not None else None,
+        proposal=proposal_view(written.proposal, reach) if written.proposal is not None else None,
         warnings=[finding(warning) for warning in written.warnings],
         replayed=written.replayed,
     )

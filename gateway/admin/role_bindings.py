@@ -13,11 +13,13 @@ from pydantic import Field
 
 from gateway.access.document import RoleBinding
 from gateway.access.editor import PolicyEditor, Written
+from gateway.access.service import AccessService
 from gateway.access.splice import replace_section
 from gateway.admin.bodies import AdminBody, Page, json_body, read_model
 from gateway.admin.changes import CHANGE_HEADERS, CHANGE_REFUSALS, change_from, parse_stored, recorded
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.policy_views import WriteView
+from gateway.admin.reach import reach_of
 from gateway.admin.responses import write_response
 from gateway.errors import Conflict, NotFound
 
@@ -48,7 +50,7 @@ class BindingPage(Page):
     etag: str = Field(description="ETag of the policy that holds the bindings; send it as `If-Match`")
 
 
-def routes(editor: PolicyEditor, guard: PermissionGuard) -> APIRouter:
+def routes(service: AccessService, editor: PolicyEditor, guard: PermissionGuard) -> APIRouter:
     router = APIRouter(tags=["role bindings"])
     may_read = Depends(guard.require("policy.read"))
     may_write = Depends(guard.require("policy.write"))
@@ -138,7 +140,7 @@ def routes(editor: PolicyEditor, guard: PermissionGuard) -> APIRouter:
                 _log.warning("a break-glass role binding is in the policy: %s", target)
             return written
 
-        return write_response(await recorded(guard, call, request, target, work))
+        return write_response(await recorded(guard, call, request, target, work), reach_of(service, call))
 
     return router
 

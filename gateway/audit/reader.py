@@ -153,13 +153,22 @@ class AuditReader:
         return tuple(whole(plain(row)) for row in found)
 
     async def recent(
-        self, *, since: datetime | None = None, until: datetime | None = None, limit: int
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int,
+        tenants: tuple[str, ...] | None = None,
     ) -> tuple[PastDecision, ...]:
         """Policy decisions on requests, newest first (`flow.ports.PastDecisions`). Raises `Unavailable`."""
         lag = await self._settle(SETTLE_S)
         statement = (
             sa.select(audit_event.c.rec, audit_event.c.personal)
-            .where(audit_event.c.phase.in_(("intent", "denied")), audit_event.c.policy_version.is_not(None))
+            .where(
+                audit_event.c.phase.in_(("intent", "denied")),
+                audit_event.c.policy_version.is_not(None),
+                *_visible(tenants),
+            )
             .order_by(audit_event.c.ts.desc(), audit_event.c.event_id.desc())
             .limit(limit)
         )

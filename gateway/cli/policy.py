@@ -102,7 +102,7 @@ def explain(
     role: list[str] = typer.Option([], "--role", help="A role; repeat for several."),
     subject: str = typer.Option("somebody", "--sub", help="Subject of the token."),
     department: str | None = typer.Option(None, "--department"),
-    tenant: str = typer.Option("default", "--tenant"),
+    tenant: str | None = typer.Option(None, "--tenant", help="Yours, or `default` with a file, when left out."),
     data_class: str | None = typer.Option(None, "--data-class"),
     purpose: str | None = typer.Option(None, "--purpose"),
     source: str | None = typer.Option(None, "--source", help="IP address of the caller."),
@@ -116,6 +116,7 @@ def explain(
 
     Example: esclusa policy explain policies/default.yaml --role employee --model qwen2.5-coder-0.5b-instruct
     """
+    from gateway.access.third_person import about_others
     from gateway.cli.policy_files import explain_file
 
     if file is None:
@@ -129,7 +130,7 @@ def explain(
             document = client.explain(body)
     else:
         given = {
-            "tenant": tenant,
+            "tenant": tenant or "default",
             "subject": subject,
             "roles": tuple(role),
             "department": department,
@@ -144,7 +145,7 @@ def explain(
     if as_json:
         print(json.dumps(document, ensure_ascii=False, indent=2))
         return
-    print(f"{document['decision']}: {document['reason']} (rule {document['rule_id'] or 'none'})")
+    print(f"{document['decision']}: {about_others(document['reason'])} (rule {document['rule_id'] or 'none'})")
     for held in document["roles"]:
         print(f"  role {held['role']} ({held['origin']})")
     for rule in document["rules"]:
@@ -221,9 +222,10 @@ def simulate(
     url: str | None = URL,
     token: str | None = TOKEN,
     limit: int = typer.Option(5000, "--limit", min=1, max=50_000, help="How many recorded decisions to replay."),
+    each: bool = typer.Option(False, "--each", help="One line for every request instead of one for each kind."),
     as_json: bool = JSON,
 ) -> None:
-    """Replay recorded decisions on a policy file and list those that would change. Exit 1 when some would.
+    """Replay recorded decisions on a policy file and sum up those that would change. Exit 1 when some would.
 
     Example: esclusa policy simulate policies/next.yaml --url http://127.0.0.1:8080
     """
@@ -232,17 +234,35 @@ def simulate(
     if as_json:
         print(json.dumps(result, ensure_ascii=False, indent=2))
     else:
-        for flip in result["flips"]:
-            print(
-                f"{flip['at']} {flip['subject'] or '-'} {flip['action']} {flip['model'] or '-'}: "
-                f"{flip['before']} -> {flip['after']} ({flip['after_rule'] or flip['reason']})"
-            )
+        for line in _flip_lines(result["flips"], each=each):
+            print(line)
+        if result["flips_left_out"]:
+            print(f"{result['flips_left_out']} more are counted and not listed (listing needs `audit.read`)")
         print(
             f"{result['replayed']} replayed, {result['allow_to_deny']} allow -> deny, "
             f"{result['deny_to_allow']} deny -> allow, {result['skipped']} skipped"
         )
-    if result["flips"]:
+    if result["allow_to_deny"] or result["deny_to_allow"]:
         raise typer.Exit(1)
+
+
+def _flip_lines(flips: Sequence[dict[str, Any]], *, each: bool) -> Iterator[str]:
+    """One line for a request, or one for all that change alike: how many, of how many people, and by which rule."""
+    if each:
+        for flip in flips:
+            yield f"{flip['at']} {flip['subject'] or '-'} {_flip_text(flip)}"
+        return
+    alike: dict[str, list[dict[str, Any]]] = {}
+    for flip in flips:
+        alike.setdefault(_flip_text(flip), []).append(flip)
+    for text, group in sorted(alike.items(), key=lambda item: (-len(item[1]), item[0])):
+        people = len({(flip["tenant"], flip["subject"]) for flip in group})
+        yield f"{len(group)} x of {people} {'caller' if people == 1 else 'callers'}: {text}"
+
+
+def _flip_text(flip: dict[str, Any]) -> str:
+    cause = flip["after_rule"] or flip["reason"]
+    return f"{flip['action']} {flip['model'] or '-'}: {flip['before']} -> {flip['after']} ({cause})"
 
 
 @app.command()

@@ -227,6 +227,11 @@ class Observer(Protocol):
 class PastDecisions(Protocol):
     """Policy decisions of the past, read from the audit trail, for replay against a proposed policy."""
 
-    async def recent(self, *, since: datetime | None, until: datetime | None, limit: int) -> Sequence[PastDecision]:
-        """Newest first, at most `limit`; only requests on which the policy decided. Raises `Unavailable`."""
+    async def recent(
+        self, *, since: datetime | None, until: datetime | None, limit: int, tenants: tuple[str, ...] | None
+    ) -> Sequence[PastDecision]:
+        """Newest first, at most `limit`, of these tenants (None: of all); only requests on which the policy decided.
+
+        Raises `Unavailable`.
+        """
         ...

@@ -65,9 +65,11 @@ class RevocationIndex:
     subjects: frozenset[Target] = frozenset()
     before: dict[Target, datetime] = field(default_factory=dict)
     size: int = 0
+    reaches_owned: bool = True
+    """Do the entries of a person concern the keys of the accounts that they own?"""
 
     @classmethod
-    def build(cls, entries: Iterable[Revocation]) -> RevocationIndex:
+    def build(cls, entries: Iterable[Revocation], *, reaches_owned: bool = True) -> RevocationIndex:
         credentials: set[Target] = set()
         subjects: set[Target] = set()
         before: dict[Target, datetime] = {}
@@ -82,7 +84,7 @@ class RevocationIndex:
                 target = (entry.tenant, entry.issuer, entry.subject)
                 held = before.get(target)
                 before[target] = entry.issued_before if held is None else max(held, entry.issued_before)
-        return cls(frozenset(credentials), frozenset(subjects), before, size)
+        return cls(frozenset(credentials), frozenset(subjects), before, size, reaches_owned)
 
     def covers(self, principal: Principal) -> bool:
         """True when any entry applies. A principal without an issue time is older than every T."""
@@ -96,7 +98,11 @@ class RevocationIndex:
         if not self.before:
             return False
         issued = principal.issued_at
-        for target in ((tenant, issuer, principal.subject), (tenant, issuer, None), (tenant, None, None)):
+        targets: list[Target] = [(tenant, issuer, principal.subject), (tenant, issuer, None), (tenant, None, None)]
+        if principal.owner is not None and self.reaches_owned:
+            # Whoever held the owner's token may have made the key: one that was made since is trusted again.
+            targets += [(tenant, *principal.owner), (tenant, principal.owner[0], None)]
+        for target in targets:
             limit = self.before.get(target)
             if limit is not None and (issued is None or issued < limit):
                 return True
@@ -160,7 +166,7 @@ class RevocationList:
         except Unavailable as error:
             _log.warning("revocations not refreshed: %s", error.detail or error.message)
             return False
-        self._index = RevocationIndex.build(entries)
+        self._index = RevocationIndex.build(entries, reaches_owned=self._settings.owner_revocation_stops_keys)
         self._loaded_at = self._clock.monotonic_s()
         return True
 

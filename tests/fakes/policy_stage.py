@@ -69,11 +69,15 @@ class RecordedPast:
         self._decisions = decisions
 
     async def recent(
-        self, *, since: datetime | None = None, until: datetime | None = None, limit: int
+        self,
+        *,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        limit: int,
+        tenants: tuple[str, ...] | None = None,
     ) -> Sequence[PastDecision]:
-        return [d for d in self._decisions if (since is None or d.at >= since) and (until is None or d.at < until)][
-            :limit
-        ]
+        seen = [d for d in self._decisions if tenants is None or d.principal.tenant in tenants]
+        return [d for d in seen if (since is None or d.at >= since) and (until is None or d.at < until)][:limit]
 
 
 @dataclass

@@ -35,6 +35,7 @@ def keys(scope: str, principal: Principal, model: ModelCard = SMALL) -> list[str
         ("{each: tenant}", who(), ["tenant:acme"]),
         ("{each: model}", who(), ["model:acme/small"]),
         ("{each: key}", who(kind="service", credential_id="k-1"), ["key:acme/k-1"]),
+        ("{each: key}", who(kind="service", credential_id="k-2", key_lineage="k-1"), ["key:acme/k-1"]),
         ("{each: key}", who(credential_id="token-17"), []),
         ("{department: sales}", who(department="sales"), ["department:acme/sales"]),
         ("{department: sales}", who(department="risk"), []),

@@ -91,7 +91,7 @@ def test_a_failing_test_ends_with_exit_1_and_says_what_came_out(file: Path) -> N
 def test_an_explanation_names_the_rule_and_the_reason_of_every_other() -> None:
     result = policy("explain", str(SEED), "--role", "employee", "--model", LARGE)
     assert result.exit_code == 0
-    assert result.stdout.startswith(f"deny: no rule grants you `chat` on `{LARGE}` (rule none)")
+    assert result.stdout.startswith(f"deny: no rule grants `chat` on `{LARGE}` (rule none)")
     assert "unmatched allow analyst-all: subjects" in result.stdout
 
 
@@ -178,8 +178,26 @@ async def test_the_policy_in_force_is_compared_with_a_file(remote: Remote, file:
 async def test_a_simulation_lists_flips_and_ends_with_exit_1(remote: Remote) -> None:
     result = await remote("simulate", str(SEED), token="plato")
     assert result.exit_code == 1
-    assert f"anita chat {LARGE}: deny -> allow (analyst-all)" in result.stdout
+    assert f"1 x of 1 caller: chat {LARGE}: deny -> allow (analyst-all)" in result.stdout
+    listed = await remote("simulate", str(SEED), "--each", token="plato")
+    assert f"anita chat {LARGE}: deny -> allow (analyst-all)" in listed.stdout
     assert result.stdout.splitlines()[-1] == "2 replayed, 0 allow -> deny, 1 deny -> allow, 0 skipped"
+
+
+async def test_a_simulation_sums_up_and_speaks_of_others(remote: Remote, file: Path) -> None:
+    """Petra may not read the audit trail: she is told how many requests change, and none of them."""
+    rewrite(
+        file,
+        TEXT.replace("    models: {groups: [small, routed]}", "    models: {groups: [routed]}").partition("\ntests:")[
+            0
+        ],
+    )
+    told = (await remote("simulate", str(file), token="plato")).stdout
+    assert "1 x of 1 caller: chat smollm2-135m-instruct: allow -> deny (no rule grants `chat`" in told
+    assert "you" not in told
+    counted = await remote("simulate", str(file))
+    assert counted.exit_code == 1
+    assert "2 more are counted and not listed (listing needs `audit.read`)" in counted.stdout
 
 
 async def test_an_explanation_comes_from_the_policy_in_force(remote: Remote) -> None:

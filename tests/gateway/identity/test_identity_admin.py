@@ -21,10 +21,10 @@ from gateway.api.errors import install_handlers
 from gateway.errors import GatewayError, Unavailable
 from gateway.flow.context import RequestContext, SystemClock, SystemIds
 from gateway.flow.values import AdminEvent, Credential, Principal
-from gateway.identity.accounts import AccountService
+from gateway.identity.accounts import AccountChange, AccountService, Caller
 from gateway.identity.repository import IdentityRepository
 from gateway.identity.revocation_store import PostgresRevocationStore
-from gateway.identity.revocations import RevocationList
+from gateway.identity.revocations import Revocation, RevocationIndex, RevocationList
 from gateway.identity.revoking import RevocationService
 from gateway.identity.service import IdentityService
 from gateway.identity.store import IdentityStore
@@ -571,3 +571,66 @@ async def test_unreachable_database_is_503_for_keys_and_nothing_for_tokens(
         await service.authenticate(Credential("authorization", issued["key"]), replica.context)
     assert refused.value.code == "idp_unavailable"
     assert (await service.authenticate(Credential("authorization", issuer.token()), replica.context)).tenant == "acme"
+
+
+# ------------------------------------------------------------------------------- what an owner answers for
+
+STOLEN = {"kind": "issued_before", "issuer": ADMIN.issuer, "subject": ADMIN.subject, "reason": "stolen laptop"}
+
+
+async def test_revoking_an_owners_tokens_stops_the_keys_made_until_then(api: Api, replica: Replica) -> None:
+    account = await api.account()
+    key = (await api.key(account))["key"]
+    assert (await replica.ask(key)).subject == account["id"]
+    revoked = await api.call("POST", REVOCATIONS, STOLEN, token="other-admin")
+    assert await replica.code(key) == "token_revoked"
+    fresh = await api.key(account, name="after")
+    assert (await replica.ask(fresh["key"])).subject == account["id"]
+    await api.call("DELETE", f"{REVOCATIONS}/{revoked.json()['id']}", token="other-admin")
+    assert (await replica.ask(key)).subject == account["id"]
+
+
+async def test_revoking_a_whole_issuer_stops_the_keys_of_its_people(api: Api, replica: Replica) -> None:
+    key = (await api.key(await api.account()))["key"]
+    everybody = {**STOLEN, "subject": None}
+    await api.call("POST", REVOCATIONS, everybody, token="other-admin")
+    assert await replica.code(key) == "token_revoked"
+
+
+async def test_another_persons_tokens_do_not_concern_a_key(api: Api, replica: Replica) -> None:
+    key = (await api.key(await api.account()))["key"]
+    await api.call("POST", REVOCATIONS, {**STOLEN, "subject": "eva"}, token="other-admin")
+    assert (await replica.ask(key)).kind == "service"
+
+
+def test_an_installation_may_leave_keys_alone() -> None:
+    key = Principal("acme", "urn:esclusa:service-accounts", "a", "service", owner=(ADMIN.issuer, "ana"))
+    now = datetime.now(UTC)
+    entry = Revocation("r", "issued_before", "acme", ADMIN.issuer, "ana", None, now, "stolen", "olga", now)
+    assert RevocationIndex.build([entry]).covers(key)
+    assert not RevocationIndex.build([entry], reaches_owned=False).covers(key)
+    assert IdentitySettings().owner_revocation_stops_keys
+
+
+async def test_a_rotated_key_keeps_the_lineage_of_the_first(api: Api, replica: Replica) -> None:
+    """Budgets are counted by it, so that rotating is no way to a second one."""
+    account = await api.account()
+    first = await api.key(account)
+    keys = f"{ACCOUNTS}/{account['id']}/keys"
+    second = (await api.call("POST", f"{keys}/{first['id']}:rotate", {})).json()
+    third = (await api.call("POST", f"{keys}/{second['id']}:rotate", {})).json()
+    other = await api.key(account, name="another")
+    lineages = [(await replica.ask(key["key"])).key_lineage for key in (first, second, third, other)]
+    assert lineages == [first["id"], first["id"], first["id"], other["id"]]
+
+
+async def test_who_owns_an_account_is_found_by_every_name_of_the_person(api: Api, replica: Replica) -> None:
+    account = await api.account()
+    ana = replace(ADMIN, person="digest")
+    elsewhere = replace(ana, issuer="https://other.test", subject="a.na")
+    assert [one.subject for one in await replica.accounts.owned_by(ana)] == [account["id"]]
+    assert await replica.accounts.owned_by(elsewhere) == []
+    caller = Caller(ana, replica.context)
+    asked = AccountChange(frozenset({"analyst"}), None, None, disabled=False)
+    hers = await replica.accounts.create(caller, "by-person", asked)
+    assert [one.subject for one in await replica.accounts.owned_by(elsewhere)] == [hers.id]
