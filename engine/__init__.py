@@ -15,6 +15,7 @@ from engine.errors import (
     InvalidInput,
     PoisonRequest,
     PromptTooLong,
+    TextTooLong,
     UnsupportedModel,
     WeightsMismatch,
 )
@@ -70,6 +71,7 @@ __all__ = [
     "PromptTooLong",
     "SamplingParams",
     "ShareStats",
+    "TextTooLong",
     "TokenLogprobs",
     "UnsupportedModel",
     "WeightsMismatch",

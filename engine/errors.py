@@ -54,6 +54,16 @@ class PromptTooLong(InvalidInput):
         )
 
 
+class TextTooLong(InvalidInput):
+    """A text that was not read to its end: it has `least` tokens or more."""
+
+    code = "context_length_exceeded"
+
+    def __init__(self, least: int, most: int) -> None:
+        super().__init__("prompt", least, f"at most {most} tokens fit", hint="shorten the prompt")
+        self.least, self.most = least, most
+
+
 class InvalidGrammar(InvalidInput):
     """`limit` tells the kind of problem in our words; `detail` is the compiler's own message, which may quote input."""
 

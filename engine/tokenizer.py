@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
 from engine.chat_template import ChatTemplate, Message
-from engine.errors import InvalidInput
-from engine.vocabulary import Vocabulary, from_directory, from_gguf
+from engine.encoding import TextEncoder
+from engine.errors import InvalidInput, TextTooLong
+from engine.vocabulary import BYTE_SIGNS, Vocabulary, from_directory, from_gguf
 from engine.weights.loader import Checkpoint
 
 _BYTE_TOKEN = re.compile(r"<0x([0-9A-F]{2})>")
 _GUARD = "\udcd0"
 """Put inside control-token texts of user content and taken out again before encoding. A lone surrogate is no character:
 no tokenizer encodes one, so `apply_chat_template` refuses it from outside and every character reaches the model."""
+_SLICE = 32_768
+"""Characters in which control tokens are looked for at a time: while a regular expression runs, nothing else does."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -32,11 +35,13 @@ class ChatTokenizer:
         self.eos_token_ids, self.bos_token_id = vocabulary.eos_token_ids, vocabulary.bos_token_id
         self.special_token_ids = vocabulary.special_token_ids
         self._tokenizer, self._byte_level = vocabulary.tokenizer, vocabulary.byte_level
-        self._plain: Any = None
+        self._encoder = TextEncoder(self._tokenizer)
+        self._plain: TextEncoder | None = None
         self._llguidance: Any = None
         self._lock = threading.Lock()
         self._added = {i: token.content for i, token in self._tokenizer.get_added_tokens_decoder().items()}
         controls = sorted((self._added[i] for i in self.special_token_ids if i in self._added), key=len, reverse=True)
+        self._longest_control = max(map(len, controls), default=0)
         self._controls = re.compile("|".join(re.escape(text) for text in controls)) if controls else None
         self._template = self._make_template(vocabulary, now)
 
@@ -49,26 +54,35 @@ class ChatTokenizer:
             vocabulary = from_directory(checkpoint.path, config.eos_token_ids)
         return cls(vocabulary, config.vocab_size)
 
-    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
-        """Control tokens in `text` are recognised; `add_special_tokens` prepends BOS where the model wants it."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
-        return ids
+    def encode(self, text: str, add_special_tokens: bool = False, most: int | None = None) -> list[int]:
+        """Control tokens in `text` are recognised; `add_special_tokens` prepends BOS where the model wants it.
 
-    def encode_plain(self, text: str) -> list[int]:
+        Raises TextTooLong for more than `most` tokens, at a cost that does not grow with the text.
+        """
+        return self._encoder.encode(text, special=add_special_tokens, most=most)
+
+    def encode_plain(self, text: str, most: int | None = None) -> list[int]:
         """As `encode`, but every character is text: nothing in it becomes a control token."""
-        ids: list[int] = self._plain_tokenizer().encode(text, add_special_tokens=False).ids
-        return ids
+        return self._plain_encoder().encode(text, most=most)
 
-    def apply_chat_template(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
-        """Prompt tokens of a conversation. Raises InvalidInput when the template refuses it or there is none."""
+    def apply_chat_template(
+        self, messages: Sequence[Message], add_generation_prompt: bool = True, most: int | None = None
+    ) -> list[int]:
+        """Prompt tokens of a conversation. Raises InvalidInput when the template refuses it or there is none, and
+        TextTooLong as `encode`."""
         if self._template is None:
             roles = [str(message.get("role")) for message in messages]
             raise InvalidInput("messages", roles, "this model has no chat template", hint="use a plain completion")
         guarded = [self._guard(message) for message in messages]
         text = self._template.render(guarded, add_generation_prompt)
         if _GUARD not in text:
-            return self.encode(text)
-        return [token_id for piece in self._pieces(text) for token_id in piece]
+            return self.encode(text, most=most)
+        ids: list[int] = []
+        for piece in self._pieces(text, most):
+            ids += piece
+            if most is not None and len(ids) > most:
+                raise TextTooLong(len(ids), most)
+        return ids
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of these tokens on their own; incomplete characters become U+FFFD."""
@@ -112,34 +126,47 @@ class ChatTokenizer:
         if _SURROGATE.search(content):
             raise InvalidInput("messages", "half of a surrogate pair", "the content is not Unicode text")
         if self._controls is not None:
-            content = self._controls.sub(lambda found: found[0][0] + _GUARD + found[0][1:], content)
+            content = "".join(self._guarded(content))
         return {**message, "content": content}
 
-    def _pieces(self, text: str) -> Iterable[list[int]]:
-        """Control tokens that the template wrote stay control; the text between them is encoded as text."""
-        assert self._controls is not None, "a guard is only ever put inside a control token"
+    def _guarded(self, content: str) -> Iterator[str]:
         start = 0
-        for found in self._controls.finditer(text):
-            yield self.encode_plain(text[start : found.start()].replace(_GUARD, ""))
+        for found in self._written_controls(content):
+            yield f"{content[start : found.start()]}{found[0][0]}{_GUARD}{found[0][1:]}"
+            start = found.end()
+        yield content[start:]
+
+    def _pieces(self, text: str, most: int | None) -> Iterator[list[int]]:
+        """Control tokens that the template wrote stay control; the text between them is encoded as text."""
+        start = 0
+        for found in self._written_controls(text):
+            yield self.encode_plain(text[start : found.start()].replace(_GUARD, ""), most)
             yield self.encode(found[0])
             start = found.end()
-        yield self.encode_plain(text[start:].replace(_GUARD, ""))
+        yield self.encode_plain(text[start:].replace(_GUARD, ""), most)
 
-    def _plain_tokenizer(self) -> Any:
+    def _written_controls(self, text: str) -> Iterator[re.Match[str]]:
+        """As `finditer` of all control tokens, slice by slice: other threads run between two slices."""
+        assert self._controls is not None, "a guard is only ever put inside a control token"
+        at = 0
+        for end in range(_SLICE, len(text) + _SLICE, _SLICE):
+            # A token that begins in this slice ends within the window, so no shorter one is taken for it.
+            for found in self._controls.finditer(text, at, end + self._longest_control):
+                if found.start() >= end:
+                    break
+                yield found
+                at = found.end()
+            at = max(at, end)
+
+    def _plain_encoder(self) -> TextEncoder:
         with self._lock:
             if self._plain is None:
                 from tokenizers import Tokenizer
 
-                self._plain = Tokenizer.from_str(self._tokenizer.to_str())
-                self._plain.encode_special_tokens = True
+                tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
+                tokenizer.encode_special_tokens = True
+                self._plain = TextEncoder(tokenizer)
             return self._plain
 
 
-def _byte_alphabet() -> dict[str, int]:
-    """GPT-2's printable stand-in for each byte, inverted."""
-    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
-    others = [byte for byte in range(256) if byte not in printable]
-    return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
-
-
-_BYTE_OF_CHARACTER = _byte_alphabet()
+_BYTE_OF_CHARACTER = {sign: byte for byte, sign in enumerate(BYTE_SIGNS)}

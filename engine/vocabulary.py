@@ -29,13 +29,14 @@ _TEKKEN_WORDS = (
     r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-_WORDS = {
+WORDS = {
     "llama-bpe": _LLAMA3_WORDS,
     "llama3": _LLAMA3_WORDS,
     "llama-v3": _LLAMA3_WORDS,
     "qwen2": _QWEN2_WORDS,
     "tekken": _TEKKEN_WORDS,
 }
+"""The expression that splits a text into words, by the name that GGUF gives it."""
 _WHOLE_WORDS_FIRST = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken"})
 """Vocabularies in which a word that is a token stays one, whatever the merges say."""
 _END_OF_TURN = (
@@ -126,13 +127,13 @@ def _byte_level(metadata: Mapping[str, Any], tokens: list[str]) -> Tokenizer:
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
         )
-    elif pre in _WORDS:
-        words = pre_tokenizers.Split(Regex(_WORDS[pre]), behavior="isolated")
+    elif pre in WORDS:
+        words = pre_tokenizers.Split(Regex(WORDS[pre]), behavior="isolated")
         tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
             [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
         )
     else:
-        known = ", ".join(sorted({"gpt-2", "smollm", *_WORDS}))
+        known = ", ".join(sorted({"gpt-2", "smollm", *WORDS}))
         raise UnsupportedModel(f"GGUF pre-tokenizer {pre!r}", hint=f"supported: {known}")
     if pre == "qwen2":
         tokenizer.normalizer = normalizers.NFC()
@@ -182,3 +183,14 @@ def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
     if isinstance(given, list):
         return next((entry["template"] for entry in given if entry.get("name") == "default"), None)
     return given
+
+
+def _byte_signs() -> str:
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    signs = {byte: chr(byte) for byte in printable} | {byte: chr(256 + i) for i, byte in enumerate(others)}
+    return "".join(signs[byte] for byte in range(256))
+
+
+BYTE_SIGNS = _byte_signs()
+"""GPT-2's printable stand-in for each byte, in the order of the bytes."""

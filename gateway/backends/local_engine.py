@@ -18,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from gateway.backends.engine_operations import EngineOperations
 from gateway.backends.engine_values import as_chunk, as_gateway_error, sampling_of
 from gateway.errors import ConfigError, Unavailable
+from gateway.flow.budget import prompt_too_long
 from gateway.flow.values import ChatRequest, Chunk, ModelCard, Prepared, Usage
 from gateway.settings import EngineSettings, ModelSettings
 
@@ -68,11 +69,10 @@ class LocalBackend:
     async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:
         """The payload are the token ids: of the prompt, or of each input of an embedding."""
         engine = self._ready(card)
+        tokenized = await self._run(_tokenized, engine.tokenizer, request, card)
         if request.action == "embeddings":
-            inputs = await self._run(_encode_all, engine.tokenizer, request.inputs)
-            return Prepared(sum(map(len, inputs)), inputs)
-        ids = await self._run(_prompt_ids, engine.tokenizer, request)
-        return Prepared(len(ids), ids)
+            return Prepared(sum(map(len, tokenized)), tokenized)
+        return Prepared(len(tokenized), tokenized)
 
     def generate(
         self,
@@ -293,19 +293,25 @@ def engine_error() -> type[Exception]:
     return EngineError
 
 
-def _prompt_ids(tokenizer: Any, request: ChatRequest) -> tuple[int, ...]:
-    if request.action == "chat":
-        messages = [{"role": _role(message.role), "content": message.content} for message in request.messages]
-        return tuple(tokenizer.apply_chat_template(messages))
-    if isinstance(request.prompt, str):
-        return tuple(tokenizer.encode(request.prompt, add_special_tokens=True))
-    return request.prompt or ()
+def _tokenized(tokenizer: Any, request: ChatRequest, card: ModelCard) -> Any:
+    """The ids of the prompt, or of each input of an embedding. Raises `ContextLengthExceeded`, for no more work than a
+    text that fits."""
+    from engine import TextTooLong
+
+    most = card.context_window
+    try:
+        if request.action == "embeddings":
+            return [tokenizer.encode(text, add_special_tokens=True, most=most) for text in request.inputs]
+        if request.action == "chat":
+            messages = [{"role": _role(message.role), "content": message.content} for message in request.messages]
+            return tuple(tokenizer.apply_chat_template(messages, most=most))
+        if isinstance(request.prompt, str):
+            return tuple(tokenizer.encode(request.prompt, add_special_tokens=True, most=most))
+        return request.prompt or ()
+    except TextTooLong as error:
+        raise prompt_too_long(request, card, f"at least {error.least}") from None
 
 
 def _role(role: str) -> str:
     """`developer` is the newer name of `system`; chat templates know the older one."""
     return "system" if role == "developer" else role
-
-
-def _encode_all(tokenizer: Any, inputs: tuple[str, ...]) -> list[list[int]]:
-    return [tokenizer.encode(text, add_special_tokens=True) for text in inputs]

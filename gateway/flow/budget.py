@@ -53,12 +53,7 @@ def estimate(
     params = request.params
     room = card.context_window - prompt_tokens
     if exact and room < 1:
-        raise ContextLengthExceeded(
-            f"The prompt has {prompt_tokens} tokens; `{card.id}` reads at most {card.context_window - 1} "
-            f"and one must be left for the answer.",
-            param="messages" if request.action == "chat" else "prompt",
-            hint="shorten the prompt",
-        )
+        raise prompt_too_long(request, card, str(prompt_tokens))
     if exact and params.max_tokens is not None and params.max_tokens > room:
         raise ContextLengthExceeded(
             f"The prompt has {prompt_tokens} tokens and `max_tokens` is {params.max_tokens}; together they exceed "
@@ -75,6 +70,22 @@ def estimate(
         cost_micro=cost_micro(card, prompt_tokens, output * params.n),
         choices=params.n,
         exact=exact,
+    )
+
+
+def prompt_too_long(request: ChatRequest, card: ModelCard, count: str) -> ContextLengthExceeded:
+    """`count`: the prompt's tokens, or "at least" so many where it was not read to its end."""
+    if request.action == "embeddings":
+        return ContextLengthExceeded(
+            f"An input has {count} tokens; `{card.id}` reads at most {card.context_window}.",
+            param="input",
+            hint="shorten the input",
+        )
+    return ContextLengthExceeded(
+        f"The prompt has {count} tokens; `{card.id}` reads at most {card.context_window - 1} "
+        f"and one must be left for the answer.",
+        param="messages" if request.action == "chat" else "prompt",
+        hint="shorten the prompt",
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from engine.grammar import GrammarCompiler
 from gateway.api import chat
 from gateway.backends.engine_values import as_gateway_error, sampling_of
 from gateway.backends.local_engine import LocalBackend, make_engine
-from gateway.errors import ConfigError, InvalidRequest, Unavailable
+from gateway.errors import ConfigError, ContextLengthExceeded, InvalidRequest, Unavailable
 from gateway.flow.operation import EngineAction
 from gateway.flow.values import ChatRequest, Chunk, GenerationParams, Message, ModelCard
 from gateway.settings import EngineSettings, ModelSettings
@@ -104,6 +105,31 @@ async def test_an_answer_names_the_model_file_that_made_it(backend: LocalBackend
     chunks = [chunk async for chunk in await start(backend, ASK)]
     assert chunks[-1].finish_reason in ("stop", "length")
     assert any(chunk.signals and chunk.signals.model_sha256 for chunk in chunks)
+
+
+@pytest.mark.parametrize(
+    ("change", "param"),
+    [
+        ({"messages": (Message("user", "palabra " * 475_000),)}, "messages"),
+        ({"action": "completions", "messages": (), "prompt": "x" * 3_800_000}, "prompt"),
+        ({"action": "embeddings", "messages": (), "inputs": ("hola", "palabra " * 400_000)}, "input"),
+    ],
+    ids=["chat", "completion", "embedding"],
+)
+async def test_a_prompt_that_cannot_fit_is_refused_without_reading_it_to_its_end(
+    backend: LocalBackend, change: dict[str, Any], param: str
+) -> None:
+    started = time.process_time()
+    with pytest.raises(ContextLengthExceeded, match="at least") as caught:
+        await backend.prepare(replace(ASK, **change), CARD)
+    assert caught.value.param == param
+    assert "256" in caught.value.message or "255" in caught.value.message
+    assert time.process_time() - started < 1.0
+
+
+async def test_a_prompt_that_fills_the_window_is_counted_exactly(backend: LocalBackend) -> None:
+    request = replace(ASK, action="completions", messages=(), prompt="a" * CARD.context_window)
+    assert (await backend.prepare(request, CARD)).prompt_tokens == CARD.context_window
 
 
 def aborted(backend: LocalBackend) -> int:
