@@ -36,10 +36,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Everything before `offset` of segment `number`, and all of the earlier ones, may be read."""
+    """Everything before `offset` of segment `number`, and all of the earlier ones, may be read; `seq` is the last."""
 
     number: int
     offset: int
+    seq: int = 0
 
 
 def settle(futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None) -> None:

@@ -76,9 +76,14 @@ def bulk_record(origin: Origin, event_id: UUID, now: datetime, bulk: Bulk) -> Re
 
 
 def interrupted_record(
-    origin: Origin, event_id: UUID, now: datetime, intent: Mapping[str, Any], personal: Mapping[str, str]
+    origin: Origin,
+    event_id: UUID,
+    now: datetime,
+    intent: Mapping[str, Any],
+    personal: Mapping[str, str],
+    outcome: Outcome = Outcome.INTERRUPTED,
 ) -> Record:
-    """The completion of a request whose process died: its intent's facts, outcome `interrupted`."""
+    """The completion of a request that has none: its process died, or what told of its end is lost."""
     salt = secrets.token_bytes(16)
     who = {key: value for key, value in intent.get("who", {}).items() if key != "commit"}
     who["commit"] = commitments(origin.key, salt, personal)
@@ -94,8 +99,8 @@ def interrupted_record(
         "where": {**intent.get("where", {}), "gateway_version": origin.gateway_version},
         "what": intent.get("what", {}),
         "decision": intent.get("decision", {}),
-        "result": {"outcome": Outcome.INTERRUPTED.value},
-        "interrupted": {"boot": intent["boot"], "intent": intent["event_id"], "intent_ts": intent["ts"]},
+        "result": {"outcome": outcome.value},
+        outcome.value: {"boot": intent["boot"], "intent": intent["event_id"], "intent_ts": intent["ts"]},
     }
     return finish(event_id, document, encode_side(personal, salt))
 

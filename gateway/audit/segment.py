@@ -1,15 +1,15 @@
-"""The spool's files: what a segment and a frame look like on disk, and reading them back after any crash.
+"""The spool's files: what a segment and a frame look like on disk, and the file a writer appends them to.
 
 A segment is `header, frame*`. A header names the boot and the chain position it starts at; a frame is
 `length, CRC-32C, body` and a body is `seq, prev_hash, hash, side length, side JSON, rec`. Numbers are little-endian.
-A frame that is cut, or whose checksum fails, ends its segment: everything before it is whole. Knows no threads.
+The format needs no marker to be found again behind damage: the high bytes of a length and of a number are zero, and
+neither JSON nor text holds a zero byte, so nothing a caller sends can look like the head of a frame. Knows no threads.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -23,6 +23,7 @@ _CRC = struct.Struct("<I")
 _FRAME = struct.Struct("<II")
 _BODY = struct.Struct("<Q32s32sI")
 HEADER_BYTES = _HEADER.size + _CRC.size
+HEAD_BYTES = _FRAME.size
 FRAME_OVERHEAD = _FRAME.size + _BODY.size
 MAX_FRAME_BYTES = 8 * 1024 * 1024
 SUFFIX = ".log"
@@ -65,6 +66,18 @@ class SegmentFile(Protocol):
 
     def truncate(self, size: int) -> None: ...
 
+    def in_place(self) -> bool:
+        """Whether the file still has its name: somebody may have removed it, or its folder, or mounted over it."""
+        ...
+
+    def size(self) -> int:
+        """What is in the file, which somebody else may have cut or appended to."""
+        ...
+
+    def content(self) -> bytes:
+        """All of it, also when it has lost its name."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -72,7 +85,8 @@ class DiskFile:
     """A new file, appended to; exists durably in its folder once constructed."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._path = path
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o600)
         sync_folder(path.parent)
 
     def write(self, data: bytes) -> None:
@@ -96,6 +110,24 @@ class DiskFile:
 
     def truncate(self, size: int) -> None:
         os.ftruncate(self._fd, size)
+
+    def in_place(self) -> bool:
+        try:
+            named = self._path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return os.path.samestat(named, os.fstat(self._fd))
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def content(self) -> bytes:
+        pieces: list[bytes] = []
+        position = 0
+        while piece := os.pread(self._fd, 1024 * 1024, position):
+            pieces.append(piece)
+            position += len(piece)
+        return b"".join(pieces)
 
     def close(self) -> None:
         os.close(self._fd)
@@ -133,53 +165,35 @@ def segment_numbers(folder: Path) -> list[int]:
     return sorted(int(path.stem) for path in folder.glob(f"*{SUFFIX}") if path.stem.isdigit())
 
 
-def read_header(path: Path) -> Header | None:
-    """None for a segment that was created and never got a whole header."""
-    with path.open("rb") as file:
-        raw = file.read(HEADER_BYTES)
+def decode_header(raw: bytes) -> Header | None:
+    """None for what is cut, damaged, or of another version of this format."""
     if len(raw) < HEADER_BYTES or _CRC.unpack_from(raw, _HEADER.size)[0] != _crc32c(raw[: _HEADER.size]):
         return None
     magic, boot, first_seq, prev_hash = _HEADER.unpack_from(raw)
     return None if magic != MAGIC else Header(UUID(bytes=boot), first_seq, prev_hash)
 
 
-def read_frames(path: Path, header: Header, offset: int, *, end: int | None = None) -> Iterator[Frame]:
-    """Whole frames from `offset` (0 or the `end` of an earlier frame) to the first torn one, or to `end`."""
-    with path.open("rb") as file:
-        position = max(offset, HEADER_BYTES)
-        file.seek(position)
-        while end is None or position < end:
-            head = file.read(_FRAME.size)
-            if len(head) < _FRAME.size:
-                return
-            length, checksum = _FRAME.unpack(head)
-            if not _BODY.size <= length <= MAX_FRAME_BYTES:
-                return
-            body = file.read(length)
-            if len(body) < length or _crc32c(body) != checksum:
-                return
-            position += _FRAME.size + length
-            seq, prev_hash, own_hash, side_length = _BODY.unpack_from(body)
-            split = _BODY.size + side_length
-            yield Frame(
-                boot_id=header.boot_id,
-                seq=seq,
-                prev_hash=prev_hash,
-                hash=own_hash,
-                side=body[_BODY.size : split],
-                rec=body[split:],
-                end=position,
-            )
+def body_length(head: bytes, room: int) -> int | None:
+    """The length of the body behind this frame head; None when no frame begins like this with `room` bytes left."""
+    if len(head) < HEAD_BYTES:
+        return None
+    length: int = _FRAME.unpack_from(head)[0]
+    return length if _BODY.size <= length <= min(MAX_FRAME_BYTES, room - HEAD_BYTES) else None
 
 
-def read_boot(folder: Path) -> Iterator[Frame]:
-    """All frames of one boot in order. What a failed group left behind is skipped: its successor starts over there."""
-    numbers = segment_numbers(folder)
-    headers = [(number, read_header(segment_path(folder, number))) for number in numbers]
-    whole = [(number, header) for number, header in headers if header is not None]
-    for place, (number, header) in enumerate(whole):
-        limit = whole[place + 1][1].first_seq if place + 1 < len(whole) else None
-        for frame in read_frames(segment_path(folder, number), header, 0):
-            if limit is not None and frame.seq >= limit:
-                break
-            yield frame
+def decode_frame(boot_id: UUID, head: bytes, body: bytes, end: int) -> Frame | None:
+    """None when the checksum fails."""
+    length, checksum = _FRAME.unpack_from(head)
+    if len(body) != length or _crc32c(body) != checksum:
+        return None
+    seq, prev_hash, own_hash, side_length = _BODY.unpack_from(body)
+    split = _BODY.size + side_length
+    return Frame(
+        boot_id=boot_id,
+        seq=seq,
+        prev_hash=prev_hash,
+        hash=own_hash,
+        side=body[_BODY.size : split],
+        rec=body[split:],
+        end=end,
+    )

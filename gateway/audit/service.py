@@ -18,11 +18,12 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.audit.boots import Boot, commitment_key, create_boot
+from gateway.audit.boots import Boot, commitment_key, create_boot, restore_key
 from gateway.audit.canonical import CommitmentKey, genesis
 from gateway.audit.content import ContentSealer
 from gateway.audit.content_recorder import ContentRecorder
 from gateway.audit.courier import Courier, Lag
+from gateway.audit.damage import Damage, damage_record
 from gateway.audit.event import Caller, Origin, Phase, Record
 from gateway.audit.flood import Bulk, FloodGate
 from gateway.audit.group import SpoolClosed, SpoolLimits
@@ -71,6 +72,7 @@ class AuditService:
         self._refused: Bulk | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._boot: Boot | None = None
+        self._closing = False
 
     async def start(self) -> None:
         """Open the spool and begin shipping; Postgres need not be up. Raises `OSError` for a spool it cannot write."""
@@ -96,9 +98,18 @@ class AuditService:
             loop=asyncio.get_running_loop(),
             committed=self._committed,
             open_file=self._open_file,
+            restore_folder=lambda: self._restore_folder(secret),
         )
         self._courier = Courier(
-            self._engine, self._spool, self._boot, self._spool_dir, self._node_id, self._clock, self._close_orphan
+            self._engine,
+            self._spool,
+            self._boot,
+            self._spool_dir,
+            self._node_id,
+            self._clock,
+            self._close_orphan,
+            self._write_damage,
+            lambda: frozenset(self._open),
         )
         self._courier.take_over()
         self._spool.start(self._courier.dead_bytes())
@@ -112,6 +123,7 @@ class AuditService:
         if self._boot is None:
             return
         self._write_bulks()
+        self._closing = True
         await self._spool.close()
         for task in self._tasks:
             task.cancel()
@@ -205,6 +217,17 @@ class AuditService:
         """For `AuditReader`; replicas agree on it when `audit.hmac_key` is configured."""
         return self._cursor_key
 
+    def parts(self) -> Mapping[str, str]:
+        """The state of each part, for `/readyz`; no I/O. With `refusing` and `stopped` requests are refused."""
+        if self._boot is None:
+            return {"audit_spool": "stopped"}
+        behind = self._courier.outage or self._courier.house
+        return {
+            "audit_spool": "ready" if self._spool.failure is None else "refusing",
+            "audit_postgres": "degraded" if behind else "ready",
+            "audit_quarantine": "degraded" if self._courier.kept.files or self._courier.kept.damages else "ready",
+        }
+
     def status(self) -> Mapping[str, object]:
         """For `/readyz`, metrics and `doctor`; no I/O."""
         if self._boot is None:
@@ -221,6 +244,14 @@ class AuditService:
             "postgres": self._courier.outage or "ok",
             "shipped": self._courier.shipper.shipped,
             "quarantined": self._courier.shipper.quarantined,
+            "quarantined_files": self._courier.kept.files,
+            "lost_records": self._courier.kept.lost_records,
+            "spool_restored": self._spool.restored,
+            "stray_rows": self._courier.stray_rows,
+            "misdated": self._courier.shipper.misdated,
+            "clock_skew_s": round(self._courier.shipper.skew_s, 3),
+            "postgres_behind": bool(self._courier.outage),
+            "housekeeping_fails": bool(self._courier.house),
             "recovered": self._courier.recovered,
         }
 
@@ -231,13 +262,29 @@ class AuditService:
         if future is not None:
             await future
 
-    async def _close_orphan(self, intent: dict[str, Any], personal: dict[str, str]) -> None:
-        record = interrupted_record(self._origin, self._ids.uuid7(), self._clock.now(), intent, personal)
+    async def _close_orphan(self, intent: dict[str, Any], personal: dict[str, str], lost: bool) -> None:
+        outcome = Outcome.RECORD_LOST if lost else Outcome.INTERRUPTED
+        record = interrupted_record(self._origin, self._ids.uuid7(), self._clock.now(), intent, personal, outcome)
+        await self._write_for_courier(record, keep=False)
+
+    async def _write_damage(self, damage: Damage) -> None:
+        # Kept whatever the quota says: the damaged file cannot be passed, and room made, before this is on record.
+        record = damage_record(self._origin, self._ids.uuid7(), self._clock.now(), damage)
+        await self._write_for_courier(record, keep=True)
+
+    async def _write_for_courier(self, record: Record, *, keep: bool) -> None:
+        if self._closing:
+            raise OSError("the audit is being closed")
         try:
-            await self._write(record, wait=True, keep=False)
+            await self._write(record, wait=True, keep=keep)
         except SpoolClosed as closed:
             # Told as an outage: the courier tries again later, with everything it knew.
             raise OSError(closed.reason) from None
+
+    def _restore_folder(self, secret: bytes) -> None:
+        if self._boot is not None:
+            self._boot.restore()
+            restore_key(self._spool_dir, None if self._settings.hmac_key is not None else secret)
 
     def _committed(self) -> None:
         self._courier.committed()

@@ -9,31 +9,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
-from datetime import datetime
-from itertools import islice
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
 from typing import Any
 
 import asyncpg
-import orjson
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.audit.canonical import parse_json, storable
+from gateway.audit.boot_reader import BootReader
+from gateway.audit.canonical import storable
 from gateway.audit.columns import CONTENT, SHIPPED, content_rows, row
+from gateway.audit.damage import Damage
 from gateway.audit.group import Position
-from gateway.audit.segment import Frame, Header, read_frames, read_header, segment_numbers, segment_path
+from gateway.audit.segment import Frame
+from gateway.flow.context import Clock
 
 log = logging.getLogger("esclusa.audit")
 
 BATCH = 1024
-BATCH_BYTES = 16 * 1024 * 1024
-"""Encrypted content makes frames large: a batch ends with the frame that passes this."""
 SLICE = 48
 """Rows prepared without letting the event loop run: about one millisecond."""
 TIMEOUT_S = 15.0
+SKEW_S = 60.0
+"""A record this far ahead of Postgres' clock was written by a clock that is wrong."""
 
 OUTAGE = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, SQLAlchemyError)
 """Raised by `ship` when Postgres is away, full, read-only or not migrated: try again later."""
@@ -48,6 +47,7 @@ _POISON = (
 )
 
 _COLUMNS = ", ".join(SHIPPED)
+_TS = SHIPPED.index("ts")
 _STAGE = f"""
 CREATE TEMPORARY TABLE IF NOT EXISTS audit_stage ON COMMIT DELETE ROWS AS
 SELECT {_COLUMNS} FROM audit_event WITH NO DATA
@@ -64,134 +64,54 @@ WITH fresh AS ({_INSERT} RETURNING event_id)
 INSERT INTO audit_content ({_CONTENT_COLUMNS})
 SELECT {_CONTENT_COLUMNS} FROM audit_content_stage JOIN fresh USING (event_id) ON CONFLICT DO NOTHING
 """
+_STRAY = "SELECT count(*) FROM audit_event_default"
 _EXPIRE = "DELETE FROM audit_content WHERE expires_at < clock_timestamp()"
 _QUARANTINE = """
 INSERT INTO audit_quarantine (node_id, boot_id, node_seq, rec, prev_hash, hash, side, error)
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING
 """
 
-
-@dataclass(slots=True)
-class Checkpoint:
-    """How far a boot's folder has been shipped; kept in the folder."""
-
-    number: int = 0
-    offset: int = 0
-
-    @classmethod
-    def load(cls, folder: Path) -> Checkpoint:
-        try:
-            kept = parse_json((folder / "checkpoint").read_bytes())
-            return cls(int(kept["number"]), int(kept["offset"]))
-        except (OSError, ValueError, KeyError):
-            # Shipping again from the start changes nothing: rows that are there already are left alone.
-            return cls()
-
-    def save(self, folder: Path) -> None:
-        partial = folder / "checkpoint.new"
-        partial.write_bytes(orjson.dumps({"number": self.number, "offset": self.offset}))
-        partial.replace(folder / "checkpoint")
-
-
-class BootReader:
-    """Batches of frames of one boot's folder, up to a position (a live boot) or to the end (a dead one)."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self.checkpoint = Checkpoint.load(folder)
-        self._headers: dict[int, Header | None] = {}
-
-    def pending(self, upto: Position | None) -> bool:
-        if upto is None:
-            return any(True for _ in self._frames(None, 1)[0])
-        return (self.checkpoint.number, self.checkpoint.offset) < (upto.number, upto.offset) and bool(
-            self._frames(upto, 1)[0]
-        )
-
-    def batch(self, upto: Position | None, limit: int) -> tuple[list[Frame], Checkpoint]:
-        """Up to `limit` frames and the checkpoint behind them. Reads files; microseconds from the page cache."""
-        return self._frames(upto, limit)
-
-    def advance(self, behind: Checkpoint) -> None:
-        """Persist the checkpoint and delete the segments it has passed."""
-        self.checkpoint = behind
-        behind.save(self._folder)
-        for number in segment_numbers(self._folder):
-            if number < behind.number:
-                segment_path(self._folder, number).unlink(missing_ok=True)
-                self._headers.pop(number, None)
-
-    def bytes_on_disk(self, *, but: int | None = None) -> int:
-        return sum(
-            segment_path(self._folder, number).stat().st_size
-            for number in segment_numbers(self._folder)
-            if number != but
-        )
-
-    def _frames(self, upto: Position | None, limit: int) -> tuple[list[Frame], Checkpoint]:
-        frames: list[Frame] = []
-        size = 0
-        behind = Checkpoint(self.checkpoint.number, self.checkpoint.offset)
-        numbers = [number for number in segment_numbers(self._folder) if number >= behind.number]
-        for place, number in enumerate(numbers):
-            if upto is not None and number > upto.number:
-                break
-            header = self._header(number)
-            if number > behind.number:
-                behind = Checkpoint(number, 0)
-            if header is None:
-                continue
-            bound = next((h.first_seq for h in map(self._header, numbers[place + 1 :]) if h is not None), None)
-            end = upto.offset if upto is not None and number == upto.number else None
-            source = read_frames(segment_path(self._folder, number), header, behind.offset, end=end)
-            for frame in islice(source, limit - len(frames)):
-                if bound is not None and frame.seq >= bound:
-                    break
-                frames.append(frame)
-                behind = Checkpoint(number, frame.end)
-                size += len(frame.rec) + len(frame.side)
-                if size >= BATCH_BYTES:
-                    break
-            if len(frames) >= limit or size >= BATCH_BYTES:
-                break
-        return frames, behind
-
-    def _header(self, number: int) -> Header | None:
-        if self._headers.get(number) is None:
-            self._headers[number] = read_header(segment_path(self._folder, number))
-        return self._headers[number]
+OnDamage = Callable[[BootReader, Damage], Awaitable[None]]
+"""Says and keeps on record what cannot be read; returns when that is durable. Raises one of `OUTAGE`."""
 
 
 class Shipper:
     """Ships batches of one process's folders through one pooled connection at a time."""
 
-    def __init__(self, engine: AsyncEngine, node_id: str) -> None:
+    def __init__(self, engine: AsyncEngine, node_id: str, clock: Clock, on_damage: OnDamage) -> None:
         self._engine = engine
         self._node_id = node_id
+        self._clock, self._on_damage = clock, on_damage
         self.shipped = 0
         self.quarantined = 0
+        self.misdated = 0
+        """Records that were later than Postgres' clock when they were shipped."""
+        self.skew_s = 0.0
+        """Our clock minus Postgres', at the last batch."""
 
-    async def ship(self, reader: BootReader, upto: Position | None) -> datetime | None:
-        """Ship everything up to the position. Returns the time of the last record shipped. Raises one of `OUTAGE`."""
-        last: datetime | None = None
+    async def ship(self, reader: BootReader, upto: Position | None) -> None:
+        """Ship everything up to the position; report what is damaged before it is passed. Raises one of `OUTAGE`."""
         while True:
-            frames, behind = reader.batch(upto, BATCH)
-            if not frames:
-                if (behind.number, behind.offset) != (reader.checkpoint.number, reader.checkpoint.offset):
-                    reader.advance(behind)
-                return last
-            async with asyncio.timeout(4 * TIMEOUT_S):
-                await self._store(frames)
-            reader.advance(behind)
-            self.shipped += len(frames)
-            last = _time_of(frames[-1]) or last
+            batch = await asyncio.to_thread(reader.batch, upto, BATCH)
+            if batch.frames:
+                async with asyncio.timeout(4 * TIMEOUT_S):
+                    await self._store(batch.frames)
+                self.shipped += len(batch.frames)
+            for damage in batch.damages:
+                await self._on_damage(reader, damage)
+            if batch.behind != reader.checkpoint:
+                reader.advance(batch.behind)
+            elif not batch.frames:
+                return
 
-    async def keep_house(self, months_ahead: int = 3) -> None:
-        """Partitions for what comes, and no content past its time."""
+    async def keep_house(self, months_ahead: int = 3) -> int:
+        """Partitions for what comes, and no content past its time. Returns how many rows no partition takes."""
         async with self._engine.connect() as connection:
             await connection.exec_driver_sql(f"SELECT audit_ensure_partitions({int(months_ahead)})")
             await connection.exec_driver_sql(_EXPIRE)
+            stray = (await connection.exec_driver_sql(_STRAY)).scalar_one()
             await connection.commit()
+            return int(stray)
 
     async def _store(self, frames: Sequence[Frame]) -> None:
         async with self._engine.connect() as pooled:
@@ -219,7 +139,9 @@ class Shipper:
                     await raw.copy_records_to_table(
                         "audit_content_stage", records=contents, columns=CONTENT, timeout=TIMEOUT_S
                     )
+                now = await raw.fetchval("SELECT clock_timestamp()", timeout=TIMEOUT_S)
                 await raw.execute(_CONTENT_INSERT if contents else _INSERT, timeout=TIMEOUT_S)
+            self._compare_clocks(now, rows)
         except _POISON as error:
             if len(frames) > 1:
                 half = len(frames) // 2
@@ -227,6 +149,15 @@ class Shipper:
                 await self._insert(raw, frames[half:])
             else:
                 await self._quarantine(raw, frames[0], error)
+
+    def _compare_clocks(self, now: datetime, rows: Sequence[tuple[Any, ...]]) -> None:
+        self.skew_s = (self._clock.now() - now).total_seconds()
+        limit = now + timedelta(seconds=SKEW_S)
+        ahead = sum(1 for values in rows if values[_TS] > limit)
+        if ahead:
+            latest = max(values[_TS] for values in rows)
+            log.error("%d audit records are dated up to %s, after Postgres' clock: a clock is wrong", ahead, latest)
+        self.misdated += ahead
 
     async def _quarantine(self, raw: Any, frame: Frame, error: Exception) -> None:
         log.error("audit record %d of boot %s is quarantined: %s", frame.seq, frame.boot_id, type(error).__name__)
@@ -251,10 +182,3 @@ async def _paced(rows: Sequence[tuple[Any, ...]]) -> AsyncIterator[tuple[Any, ..
         if place % SLICE == SLICE - 1:
             await asyncio.sleep(0)
         yield values
-
-
-def _time_of(frame: Frame) -> datetime | None:
-    try:
-        return datetime.fromisoformat(parse_json(frame.rec)["ts"])
-    except (ValueError, KeyError, TypeError):
-        return None

@@ -8,7 +8,6 @@ attempt succeeds. Knows bytes, files and futures; not what a record says and not
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import threading
 import time
@@ -19,15 +18,9 @@ from uuid import UUID
 
 from gateway.audit.canonical import chain_hash
 from gateway.audit.group import Entry, Position, SpoolClosed, SpoolLimits, settle
-from gateway.audit.segment import (
-    FRAME_OVERHEAD,
-    HEADER_BYTES,
-    DiskFile,
-    SegmentFile,
-    encode_frame,
-    encode_header,
-    segment_path,
-)
+from gateway.audit.mark import Mark
+from gateway.audit.open_segment import Displaced, OpenSegment
+from gateway.audit.segment import FRAME_OVERHEAD, DiskFile, SegmentFile, encode_frame
 
 log = logging.getLogger("esclusa.audit")
 
@@ -53,22 +46,22 @@ class Spool:
         loop: asyncio.AbstractEventLoop,
         committed: Callable[[], None],
         open_file: Callable[[Path], SegmentFile] = DiskFile,
+        restore_folder: Callable[[], None] = lambda: None,
     ) -> None:
-        self._folder, self._boot_id, self._limits = folder, boot_id, limits
-        self._loop, self._committed, self._open_file = loop, committed, open_file
+        self._limits, self._loop, self._committed = limits, loop, committed
+        self._segment = OpenSegment(folder, boot_id, open_file, restore_folder)
+        self._mark = Mark(folder)
         self._queue: deque[Entry] = deque()
         self._any, self._urgent = threading.Event(), threading.Event()
         self._closing = False
         self._give_up_at: float | None = None
         self._seq, self._hash = 0, genesis
         self._durable = (0, genesis)
-        self._number = 0
-        self._file: SegmentFile | None = None
-        self._size = 0
         self._unsynced: list[Entry] = []
         self._last_sync = 0.0
         self._other_bytes = 0
         self._rotate = False
+        self._suspected = False
         self._crowd = 0
         self._busy_since: float | None = None
         self._inflight: Sequence[Entry] = ()
@@ -124,11 +117,22 @@ class Spool:
 
     @property
     def used_bytes(self) -> int:
-        return self._other_bytes + self._size
+        return self._other_bytes + self._segment.size
+
+    @property
+    def restored(self) -> int:
+        """How often the open segment was removed and written anew."""
+        return self._segment.restored
 
     def released(self, other_bytes: int) -> None:
         """The shipper deleted files: what all segments but the open one hold now."""
         self._other_bytes = other_bytes
+        self._any.set()
+
+    def suspect(self) -> None:
+        """The shipper misses the open segment: look at once, not with the next record."""
+        self._suspected = True
+        self._urgent.set()
         self._any.set()
 
     def rotate(self) -> None:
@@ -150,7 +154,8 @@ class Spool:
         while True:
             self._await_work()
             group = self._take()
-            if group or self._unsynced or self.failure is not None:
+            if group or self._unsynced or self.failure is not None or self._suspected:
+                self._suspected = False
                 self._busy_since = time.monotonic()
                 self._inflight = group
                 self._commit(group)
@@ -160,7 +165,7 @@ class Spool:
                 return
 
     def _await_work(self) -> None:
-        if self._queue or self._closing:
+        if self._queue or self._closing or self._suspected:
             return
         timeout = None
         if self.failure is not None:
@@ -186,13 +191,19 @@ class Spool:
     def _commit(self, group: list[Entry]) -> None:
         group = self._admit(group)
         try:
-            if self._file is None:
+            if self._segment.displaced:
+                self._hold_place()
+                self._synced()
+            elif not self._segment.is_open:
                 self._open_segment()
             self._write(group, durably=self._limits.sync_each_group)
             if not self._limits.sync_each_group:
                 self._acknowledge(group)
                 if time.monotonic() - self._last_sync >= CACHE_SYNC_S:
                     self._sync()
+        except Displaced as gone:
+            self._wait_for_place(group, gone)
+            return
         except OSError as error:
             self._recover(group, error)
             return
@@ -203,7 +214,7 @@ class Spool:
 
     def _acknowledge(self, group: list[Entry]) -> None:
         """`fast` mode: waiters go on before the sync; from here on their records may not be given up."""
-        self.position = Position(self._number, self._size)
+        self._move()
         for entry in group:
             entry.keep = True
         self._tell([entry.future for entry in group], None)
@@ -226,9 +237,10 @@ class Spool:
 
     def _write(self, group: list[Entry], *, durably: bool) -> None:
         records = [entry for entry in group if entry.rec]
+        self._hold_place()
         if not records:
             return
-        if self._rotate or self._size >= self._limits.segment_bytes:
+        if self._rotate or self._segment.changed or self._segment.size >= self._limits.segment_bytes:
             self._sync()
             self._open_segment()
         seq, head = self._seq, self._hash
@@ -239,51 +251,63 @@ class Spool:
             frames.append(encode_frame(seq, head, own, entry.side, entry.rec))
             head = own
         data = b"".join(frames)
-        if self._file is None:
-            raise OSError("the audit segment could not be opened")
         self._unsynced += records
-        if durably:
-            self._file.write_durably(data)
-        else:
-            self._file.write(data)
-        self._size += len(data)
+        self._segment.append(data, durably=durably)
         self._seq, self._hash = seq, head
-        if durably:
+        self._hold_place()
+        if self._segment.changed:
+            self._sync()
+            self._open_segment()
+        elif durably:
             self._synced()
 
     def _sync(self) -> None:
-        if self._file is None or not self._unsynced:
-            return
-        self._file.sync()
-        self._synced()
+        if self._unsynced:
+            self._segment.sync()
+            self._synced()
 
     def _synced(self) -> None:
         self._last_sync = time.monotonic()
         self._unsynced = []
         self._durable = (self._seq, self._hash)
-        self.position = Position(self._number, self._size)
+        if not self._segment.changed:
+            self._move()
+
+    def _move(self) -> None:
+        """What was written so far may be read, and must be found again."""
+        self.position = Position(self._segment.number, self._segment.size, self._seq)
+        self._mark.put(self.position)
+
+    def _hold_place(self) -> None:
+        before = self._segment.restored
+        self._segment.hold_place()
+        if self._segment.restored != before:
+            self._mark.reopen()
+
+    def _wait_for_place(self, group: list[Entry], gone: Displaced) -> None:
+        """The records are in a file without a name, and only its descriptor keeps them: refuse until it has one."""
+        self.failure = f"the audit spool folder was removed: {gone.strerror}"
+        log.error("audit spool is shut, requests are refused: %s", self.failure)
+        written = [entry for entry in group if entry in self._unsynced]
+        self._tell([entry.future for entry in group], SpoolClosed(self.failure, written=True))
+        self._put_back([entry for entry in group if entry.keep and entry not in written])
 
     def _open_segment(self) -> None:
         """Leave the present segment (whole, or poisoned and cut) and begin the next at the durable chain position."""
-        if self._file is not None:
-            self._other_bytes += self._size
-            self._file.close()
-            self._file = None
-        self._size, self._rotate = 0, False
+        if self._segment.changed:
+            log.error("audit segment %d was changed by somebody else; a new one is begun", self._segment.number)
+        if self._segment.is_open:
+            self._other_bytes += self._segment.size
+        self._rotate = False
         self._seq, self._hash = self._durable
-        self._number += 1
-        file = self._open_file(segment_path(self._folder, self._number))
-        self._file = file
-        file.write(encode_header(self._boot_id, self._seq + 1, self._hash))
-        file.sync()
-        self._size = HEADER_BYTES
+        self._segment.begin(self._seq + 1, self._hash)
         self._last_sync = time.monotonic()
-        self.position = Position(self._number, self._size)
+        self._move()
 
     def _recover(self, group: list[Entry], error: OSError) -> None:
         """The group once more in a new file. An `fsync` that failed is never repeated on the same file: the kernel may
         have dropped the pages and would report success."""
-        log.error("audit segment %d is poisoned: %s", self._number, error.strerror or error)
+        log.error("audit segment %d is poisoned: %s", self._segment.number, error.strerror or error)
         again = [entry for entry in self._unsynced if entry not in group] + group
         self._abandon_segment()
         try:
@@ -308,28 +332,20 @@ class Spool:
 
     def _abandon_segment(self) -> None:
         """Close the poisoned file, cut to what is known durable where the disk still lets us."""
-        file, self._file, self._unsynced = self._file, None, []
-        if file is None:
-            return
-        durable = self.position.offset if self.position.number == self._number else 0
-        try:
-            file.truncate(max(durable, HEADER_BYTES))
-        except OSError as error:
-            log.warning("audit segment %d is not cut: %s", self._number, error.strerror or error)
-        finally:
-            with contextlib.suppress(OSError):
-                file.close()
-        self._other_bytes += durable
-        self._size = 0
+        self._unsynced = []
+        if self._segment.is_open:
+            durable = self.position.offset if self.position.number == self._segment.number else 0
+            self._segment.abandon(durable)
+            self._other_bytes += durable
 
     def _shut(self) -> None:
         try:
+            self._hold_place()
             self._sync()
         except OSError as error:
             log.error("audit spool could not be synced at the end: %s", error.strerror or error)
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._segment.close()
+        self._mark.close()
 
     def _tell(self, futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None) -> None:
         """One wake-up of the loop for the whole group."""

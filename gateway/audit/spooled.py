@@ -6,24 +6,22 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
+from gateway.audit.boot_reader import BootReader
+from gateway.audit.boots import boot_folders
 from gateway.audit.canonical import parse_json
 from gateway.audit.columns import DERIVED, decode_side, derive
 from gateway.audit.segment import Frame
-from gateway.audit.shipper import BootReader
 
 MOST = 100_000
 
 
 def unshipped(spool_dir: Path) -> Iterator[dict[str, Any]]:
     """Rows like those of the table, with `personal`, `record` and `spooled: True`; by boot, in order."""
-    for folder in sorted(spool_dir.glob("*/*")):
-        # A name that is no boot's, or a segment shipped and deleted while we look, is nothing to report.
-        with contextlib.suppress(ValueError, FileNotFoundError, NotADirectoryError):
-            UUID(folder.name)
-            frames, _ = BootReader(folder).batch(None, MOST)
-            for frame in frames:
+    for folder in boot_folders(spool_dir):
+        # A segment that is shipped and deleted while we look is nothing to report.
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for frame in BootReader(folder).batch(None, MOST).frames:
                 yield spooled_row(frame)
 
 

@@ -1,5 +1,6 @@
 """Walk the hash chains in Postgres and name what does not fit. Pure over frames; one query feeds it.
 
+What a damaged spool lost is told apart (`lost`): the trail itself holds a record of it.
 What it can see: a changed, removed, inserted, reordered or renumbered row, a column that differs from its record, a
 personal value that is not the one committed to. What it cannot: rows cut off the end of a chain, unless a later record
 or an outside copy tells of them.
@@ -18,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.audit.canonical import CommitmentKey, chain_hash, genesis, parse_json
 from gateway.audit.columns import DERIVED, derive
+from gateway.audit.damage import ACTION, Damage, covers, damage_of
 from gateway.audit.tables import audit_event, audit_quarantine, plain
 
 BATCH = 2000
@@ -25,8 +27,8 @@ BATCH = 2000
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that does not fit. `kind`: missing, duplicate, broken_link, hash_mismatch, unreadable, column_mismatch
-    or personal_mismatch; `detail` never holds a value of the record."""
+    """One thing that does not fit. `kind`: missing, lost, duplicate, broken_link, hash_mismatch, unreadable,
+    column_mismatch or personal_mismatch; `detail` never holds a value of the record."""
 
     kind: str
     boot_id: UUID
@@ -58,6 +60,8 @@ class ChainWalker:
     next_seq: int
     prev_hash: bytes | None
     """None: the walk starts in the middle and trusts the first row's link."""
+    damages: tuple[Damage, ...] = ()
+    """What the trail says was lost of this boot."""
     checked: int = 0
 
     def step(self, row: Mapping[str, Any]) -> Iterator[Problem]:
@@ -67,8 +71,9 @@ class ChainWalker:
             yield self._problem("duplicate", row, "this number was taken by an earlier row")
             return
         if seq > self.next_seq:
+            kind = "lost" if covers(self.damages, self.next_seq, seq - 1) else "missing"
             yield Problem(
-                "missing", self.boot_id, self.node_id, self.next_seq, detail=f"{seq - self.next_seq} rows up to {seq}"
+                kind, self.boot_id, self.node_id, self.next_seq, detail=f"{seq - self.next_seq} rows up to {seq}"
             )
         elif self.prev_hash is not None and row["prev_hash"] != self.prev_hash:
             yield self._problem("broken_link", row, "prev_hash is not the hash of the row before")
@@ -77,6 +82,12 @@ class ChainWalker:
         else:
             yield from self._compare(row)
         self.next_seq, self.prev_hash = seq + 1, row["hash"]
+
+    def end(self) -> Iterator[Problem]:
+        """What was lost behind the last row."""
+        for damage in self.damages:
+            if damage.records != 0 and (damage.first_seq is None or damage.first_seq >= self.next_seq):
+                yield Problem("lost", self.boot_id, self.node_id, damage.first_seq or self.next_seq, detail=str(damage))
 
     def _compare(self, row: Mapping[str, Any]) -> Iterator[Problem]:
         if "event_id" not in row:
@@ -126,7 +137,12 @@ async def verify(
     """
     async with engine.connect() as connection:
         await connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        for node_id, boot_id, low, high in await _chains(connection, start, end):
+        damages = await _damages(connection)
+        chains = await _chains(connection, start, end)
+        if start is None and end is None:
+            known = {boot_id for _, boot_id, _, _ in chains}
+            chains += [("-", boot_id, 1, 0) for boot_id in damages if boot_id not in known]
+        for node_id, boot_id, low, high in chains:
             whole = start is None or low == 1
             walker = ChainWalker(
                 node_id,
@@ -134,13 +150,29 @@ async def verify(
                 key,
                 next_seq=1 if whole else low,
                 prev_hash=genesis(node_id, boot_id) if whole else None,
+                damages=tuple(damages.get(boot_id, ())),
             )
             problems: list[Problem] = []
             async for row in _rows(connection, boot_id, low, high):
                 for problem in walker.step(row):
                     if len(problems) < max_problems:
                         problems.append(problem)
+            if end is None:
+                problems += walker.end()
             yield ChainReport(node_id, boot_id, low, high, walker.checked, tuple(problems))
+
+
+async def _damages(connection: AsyncConnection) -> dict[UUID, list[Damage]]:
+    event = audit_event.c
+    found = await connection.execute(
+        sa.select(event.rec).where(event.phase == "admin", event.action == ACTION).order_by(event.ts)
+    )
+    damages: dict[UUID, list[Damage]] = {}
+    for (rec,) in found:
+        damage = damage_of(parse_json(rec))
+        if damage not in damages.setdefault(damage.boot_id, []):
+            damages[damage.boot_id].append(damage)
+    return damages
 
 
 async def _chains(

@@ -29,6 +29,7 @@ app = typer.Typer(help="The audit trail: tail, show, verify.", no_args_is_help=T
 CONFIG = typer.Option(None, "--config", help="Settings file (YAML).")
 JSON = typer.Option(False, "--json", help="JSON on stdout, one event a line.")
 BROKEN = 3
+LOST = 4
 
 
 @app.command("tail")
@@ -109,25 +110,29 @@ def verify(
     config: Path | None = CONFIG,
     as_json: bool = JSON,
 ) -> None:
-    """Walk the hash chains. Exit 3 at any row that was changed, removed, inserted or renumbered.
+    """Walk the hash chains. Exit 3 at any row that was changed, removed, inserted or renumbered; 4 when the only rows
+    that are missing were lost with a damaged spool, as the trail itself says.
 
     Rows cut off the end of a chain cannot be seen from inside the database.
 
     Example: esclusa audit verify --from 2026-11-01
     """
+    from gateway.audit.quarantine import Kept, survey
     from gateway.audit.verify import ChainReport
     from gateway.audit.verify import verify as walk
 
-    async def work(_reader: AuditReader, engine: AsyncEngine, spool: Path) -> list[ChainReport]:
+    async def work(_reader: AuditReader, engine: AsyncEngine, spool: Path) -> tuple[list[ChainReport], Kept]:
         key = _commitment_key(config, spool)
         if key is None:
             print("personal values are not compared: the commitment key is not here", file=sys.stderr)
-        return [report async for report in walk(engine, key=key, start=_utc(start), end=_utc(end))]
+        reports = [report async for report in walk(engine, key=key, start=_utc(start), end=_utc(end))]
+        return reports, survey(spool)
 
-    reports = _with_trail(config, work)
+    reports, kept = _with_trail(config, work)
     problems = [problem for report in reports for problem in report.problems]
     if as_json:
-        print(_json({"ok": not problems, "rows": sum(report.checked for report in reports), "chains": reports}))
+        rows, aside = sum(report.checked for report in reports), {"files": kept.files, "damages": kept.damages}
+        print(_json({"ok": not problems, "rows": rows, "chains": reports, "quarantine": aside}))
     else:
         for report in reports:
             state = "ok" if not report.problems else f"{len(report.problems)} problems"
@@ -136,9 +141,11 @@ def verify(
             print(
                 f"  {problem.kind} at {problem.boot_id} #{problem.node_seq} {problem.event_id or ''} {problem.detail}"
             )
+        for damage in kept.damages:
+            print(f"  kept in quarantine/{damage.boot_id}/{damage.file_name}: {damage}")
         print(f"{sum(report.checked for report in reports)} rows in {len(reports)} chains checked", file=sys.stderr)
     if problems:
-        raise typer.Exit(BROKEN)
+        raise typer.Exit(LOST if all(problem.kind == "lost" for problem in problems) else BROKEN)
 
 
 def _with_trail(config: Path | None, work: Callable[[AuditReader, AsyncEngine, Path], Awaitable[T]]) -> T:

@@ -1,6 +1,7 @@
 """The `esclusa` command: find the subcommand, import only its module, turn errors into exit codes.
 
-Exit codes: 0 done, 1 a check failed, 2 bad usage, configuration or policy, 3 an audit chain is broken, 130 interrupted.
+Exit codes: 0 done, 1 a check failed, 2 bad usage, configuration or policy, 3 an audit chain is broken,
+4 records of the audit were lost with a damaged spool, 130 interrupted.
 stdout is data, stderr is logs and progress.
 """
 

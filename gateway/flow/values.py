@@ -84,6 +84,8 @@ class Outcome(StrEnum):
     ENGINE_ERROR = "engine_error"
     ERROR = "error"
     INTERRUPTED = "interrupted"
+    RECORD_LOST = "record_lost"
+    """Nobody can tell: the record of how it ended may be among those that a damaged spool lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.audit.content import ContentSealer
 from gateway.audit.service import AuditService
-from gateway.flow.context import SystemClock, SystemIds
+from gateway.flow.context import Clock, SystemClock, SystemIds
 from gateway.settings import AuditSettings
 from gateway.storage.postgres import make_engine
 
@@ -43,6 +43,7 @@ async def start(engine: AsyncEngine, spool_dir: Path) -> AsyncIterator[Start]:
         node_id: str = "node-a",
         open_file: Any = None,
         sealer: ContentSealer | None = None,
+        clock: Clock | None = None,
         **settings: Any,
     ) -> AuditService:
         more = {} if open_file is None else {"open_file": open_file}
@@ -50,7 +51,7 @@ async def start(engine: AsyncEngine, spool_dir: Path) -> AsyncIterator[Start]:
             into or engine,
             settings=AuditSettings(**settings),
             spool_dir=spool_dir,
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             ids=SystemIds(),
             node_id=node_id,
             gateway_version="0.1.0",

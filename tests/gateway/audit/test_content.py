@@ -16,11 +16,11 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.audit import content
+from gateway.audit.boot_reader import BootReader, Checkpoint
 from gateway.audit.content import ContentSealer, ContentTooLarge, ContentUnreadable, Sealed
 from gateway.audit.content_keys import ContentKeys, load_content_keys, parse_content_keys
 from gateway.audit.content_reader import ContentReader
 from gateway.audit.service import AuditService
-from gateway.audit.shipper import BootReader, Checkpoint
 from gateway.audit.verify import verify
 from gateway.errors import ConfigError, RequestTooLarge, Unavailable
 from gateway.flow.context import SystemIds
@@ -217,7 +217,7 @@ async def test_shipping_once_more_brings_nothing_erased_back(
     async with engine.begin() as connection:
         await connection.execute(text("DELETE FROM audit_content"))
     again = whole_boot(spool_dir)
-    assert len(again.batch(None, 100)[0]) == 2
+    assert len(again.batch(None, 100).frames) == 2
     await service._courier.shipper.ship(again, None)
     assert await stored(engine) == []
 

@@ -14,7 +14,8 @@ from uuid import UUID
 
 import pytest
 
-from gateway.audit.segment import encode_header, read_boot, segment_numbers, segment_path
+from gateway.audit.boot_reader import BootReader
+from gateway.audit.segment import encode_header, segment_numbers, segment_path
 from gateway.audit.service import AuditService
 from gateway.audit.verify import verify
 
@@ -113,7 +114,7 @@ async def test_a_torn_tail_is_cut_and_what_is_before_it_kept(
     intents, _ = await kill_a_writer("postgresql://a:b@127.0.0.1:1/none", spool_dir, "strict", 0.1)
     (folder,) = boots(spool_dir, "victim")
     last = segment_path(folder, segment_numbers(folder)[-1])
-    whole = len(list(read_boot(folder)))
+    whole = len(BootReader(folder).batch(None, 100_000).frames)
     with last.open("ab") as file:
         file.write(b"\x40\x00\x00\x00torn in the middle of a frame")
     service = await start()

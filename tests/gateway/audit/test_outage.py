@@ -15,6 +15,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.audit.boot_reader import Checkpoint
 from gateway.audit.reader import AuditReader, EventFilter
 from gateway.audit.service import AuditService
 from gateway.audit.verify import verify
@@ -175,8 +176,7 @@ async def test_shipping_the_same_segment_twice_adds_nothing(start: Any, rows: An
     service = await start(mode="strict")
     await serve(service, 10)
     await settled(service)
-    service._courier._reader.checkpoint.number = 0
-    service._courier._reader.checkpoint.offset = 0
+    service._courier._reader.checkpoint = Checkpoint()
     await serve(service, 1)
     await settled(service)
     assert len(await rows()) == 22
