@@ -160,7 +160,7 @@ class AccessSettings(Section):
 
 
 class LimitSettings(Section):
-    lease_s: float = 120.0
+    lease_s: float = Field(60.0, gt=0, description="a claim whose gateway died is free after this long")
     replicas: int = Field(1, ge=1, description="the local share of a limit is limit / replicas while the store is down")
     key_prefix: str = "esclusa"
     sweep_s: float = 15.0

@@ -18,6 +18,7 @@ from datetime import timedelta
 from functools import lru_cache
 from importlib.metadata import version as installed_version
 from pathlib import Path
+from uuid import UUID
 
 import uvicorn
 from fastapi import APIRouter
@@ -168,7 +169,8 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
         keys = IdentityRepository(store) if settings.identity.api_key_pepper is not None else None
         identity = IdentityService(settings.identity, clock=clock, keys=keys, revocations=revocations)
         await _start(identity, stack)
-        limits = _limiter(settings, clock, ids)
+        own_boot, dead_boots = audit.boots
+        limits = _limiter(settings, clock, ids, own_boot, dead_boots)
         await _start(limits, stack)
         backends, loaded, engines = await _backends(settings, stack, progress, registry)
         inspector = GuardrailInspector(settings.guardrails)
@@ -266,7 +268,9 @@ def _sealer(settings: AuditSettings) -> ContentSealer | None:
     return None if keys is None else ContentSealer(keys, timedelta(days=settings.content_retention_days))
 
 
-def _limiter(settings: Settings, clock: Clock, ids: IdSource) -> LimitService:
+def _limiter(
+    settings: Settings, clock: Clock, ids: IdSource, own_boot: UUID, dead_boots: tuple[UUID, ...]
+) -> LimitService:
     if settings.store.redis_url is None:
         raise ConfigError("no Valkey is configured", hint="set REDIS_URL, or run `esclusa serve --local`")
     stores = settings.store
@@ -285,7 +289,15 @@ def _limiter(settings: Settings, clock: Clock, ids: IdSource) -> LimitService:
         ) from None
     patience_s = settings.store.redis_timeout_ms / 1000
     store = ValkeyStore(link, clock=clock, prefix=settings.limits.key_prefix, timeout_s=patience_s)
-    return LimitService(store, clock=clock, ids=ids, settings=settings.limits, patience_s=patience_s)
+    return LimitService(
+        store,
+        clock=clock,
+        ids=ids,
+        settings=settings.limits,
+        patience_s=patience_s,
+        holder=own_boot.hex,
+        dead_holders=[boot.hex for boot in dead_boots],
+    )
 
 
 async def _backends(

@@ -125,6 +125,10 @@ class Courier:
         """True once nothing of dead processes is left to do."""
         return self._recovered
 
+    def dead_boots(self) -> tuple[UUID, ...]:
+        """Processes of this spool that are known to have ended: their locks are ours."""
+        return tuple(self._dead)
+
     def dead_bytes(self) -> int:
         return sum(bytes_on_disk(boot.folder) for boot in self._dead.values())
 

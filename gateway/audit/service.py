@@ -118,6 +118,12 @@ class AuditService:
             asyncio.create_task(self._watch(), name="audit-watch"),
         ]
 
+    @property
+    def boots(self) -> tuple[UUID, tuple[UUID, ...]]:
+        """This process, and those of the same spool that ended without closing it. After `start`."""
+        assert self._boot is not None, "start() comes first"
+        return self._boot.boot_id, self._courier.dead_boots()
+
     async def close(self) -> None:
         """Flush the spool and ship it if Postgres answers; what stays is shipped by the next start."""
         if self._boot is None:

@@ -13,10 +13,13 @@ LONGEST_PAUSE_S = 2.0
 
 @dataclass(slots=True)
 class Breaker:
-    """Opens after `threshold` failures in a row, or at once by `trip`; each failed probe doubles the pause."""
+    """Opens after `threshold` failures in a row that span `span_s` at least, or at once by `trip`; each failed probe
+    doubles the pause. Requests that wait at once all fail in one hiccup of a busy machine, which is no outage."""
 
     threshold: int = 3
+    span_s: float = 0.3
     failures: int = 0
+    first_failure_s: float = 0.0
     is_open: bool = False
     probe_at_s: float = 0.0
     pause_s: float = FIRST_PAUSE_S
@@ -29,8 +32,11 @@ class Breaker:
         """A call was not answered in time. Returns True when this one opened the breaker."""
         if self.is_open:
             return False
+        if self.failures == 0:
+            self.first_failure_s = now_s
         self.failures += 1
-        return self.failures >= self.threshold and self.trip(now_s)
+        lasting = now_s - self.first_failure_s >= self.span_s
+        return self.failures >= self.threshold and lasting and self.trip(now_s)
 
     def trip(self, now_s: float) -> bool:
         """The connection is known to be gone. Returns True when this opened the breaker."""

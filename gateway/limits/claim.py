@@ -144,6 +144,8 @@ class Settlement:
     bound: tuple[BoundRule, ...]
     unseen: bool = False
     """True when the claim was granted locally: the store charges it once, keyed by the id."""
+    void: bool = False
+    """True when nobody was told of the claim, which the store may have granted: its request does not count."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,10 @@ class LocalStore:
     async def sweep(self, most: int) -> int:
         return self._free_expired(self._now_ms(), most)
 
+    async def release(self, holder: str) -> int:
+        """Local claims die with their process."""
+        return sum([self.settle_now(Settlement(n, 0, 0, 0, ())) for n in self._leases if n.startswith(f"{holder}.")])
+
     async def read(self, rules: Sequence[LimitRule]) -> tuple[tuple[BoundRule, Tally], ...]:
         bounds = self.binder.bind_all(rules, self._now_ms())
         return tuple(

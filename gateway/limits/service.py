@@ -52,7 +52,8 @@ class _Full:
 
 class LimitService:
     """Implements `flow.ports.Limiter`. `patience_s` is what the store may add to one request, reserve and settle
-    together. Callbacks must be quick and must not raise."""
+    together. `holder` names this process in its claims; those of `dead_holders`, which are known to have ended, are
+    released at start instead of when their leases expire. Callbacks must be quick and must not raise."""
 
     def __init__(
         self,
@@ -62,6 +63,8 @@ class LimitService:
         ids: IdSource,
         settings: LimitSettings,
         patience_s: float = 0.05,
+        holder: str = "",
+        dead_holders: Sequence[str] = (),
         on_degraded: Callable[[bool], None] | None = None,
         on_warning: Callable[[LimitRule, float], None] | None = None,
         on_alarm: Callable[[LimitRule], None] | None = None,
@@ -71,6 +74,7 @@ class LimitService:
         self._ids = ids
         self._settings = settings
         self._patience_s = patience_s
+        self._holder, self._dead_holders = holder, list(dead_holders)
         self._on_degraded = on_degraded
         self._on_warning = on_warning
         self._on_alarm = on_alarm
@@ -93,6 +97,7 @@ class LimitService:
         """Connect and start the sweeper. A store that is away only means a degraded start."""
         try:
             await self._store.open()
+            await self._release_dead()
         except StoreUnavailable:
             self._trip()
         self._tasks = [
@@ -151,7 +156,7 @@ class LimitService:
         if uncountable is not None:
             return uncountable
         claim = claim_for(
-            self._ids.uuid7().hex,
+            f"{self._holder}.{self._ids.uuid7().hex}",
             estimate,
             card,
             min_grant=self._settings.min_grant_tokens,
@@ -166,7 +171,7 @@ class LimitService:
             except StoreUnavailable:
                 self._failed()
                 local = True
-                # It may have been granted unseen; when it is not settled below, this gives it back.
+                # It may have been granted unseen: unless this very claim is settled below, this undoes it.
                 self._give_back(claim.id)
             except asyncio.CancelledError:
                 self._give_back(claim.id)
@@ -262,6 +267,7 @@ class LimitService:
                 await asyncio.sleep(self._breaker.wait_s(self._clock.monotonic_s()))
                 try:
                     await self._store.open()
+                    await self._release_dead()
                 except StoreUnavailable:
                     self._breaker.probe_failed(self._clock.monotonic_s())
                 else:
@@ -271,6 +277,14 @@ class LimitService:
             _log.warning("the store of the limits answers again; %d settlements are pending", len(self._pending))
             if self._on_degraded is not None:
                 self._on_degraded(False)
+
+    async def _release_dead(self) -> None:
+        """Free what this gateway's dead processes held, or their users stay locked out until the leases expire."""
+        while self._dead_holders:
+            released = await self._store.release(self._dead_holders[-1])
+            self._dead_holders.pop()
+            if released:
+                _log.warning("released %d claims on limits that a dead process held", released)
 
     async def _janitor(self) -> None:
         """Renew the leases of running requests, free those of dead ones, and settle what is left to settle."""
@@ -325,7 +339,7 @@ class LimitService:
     # -------------------------------------------------------------------------------------- memory
 
     def _give_back(self, claim_id: str) -> None:
-        self._pending.add(Settlement(claim_id, 0, 0, 0, ()))
+        self._pending.add(Settlement(claim_id, 0, 0, 0, (), void=True))
         self._unsettled.set()
 
     def _remember(self, refusal: Refusal, bound: BoundRule, rule: LimitRule, verdict: LimitVerdict) -> None:

@@ -14,10 +14,12 @@ from gateway.flow.values import LimitRule
 from gateway.limits.claim import BoundRule, Claim, Grant, Kind, Refusal, RuleBinder, Settlement, Tally, Tightest
 from gateway.storage.valkey import Reply, ValkeyError, ValkeyLink, encode
 
-SCRIPTS = ("reserve", "settle", "renew", "sweep", "reset")
+SCRIPTS = ("reserve", "settle", "renew", "sweep", "release", "reset")
 QUANTITIES = ("requests", "tokens", "tokens_in", "tokens_out", "cost", "concurrent")
 KINDS: tuple[Kind, ...] = ("requests", "tokens", "concurrency", "budget")
 ROLLS = 3
+SCANNED = 1000
+"""Claims looked at in one call when those of a dead process are searched."""
 
 
 class StoreUnavailable(Exception):
@@ -51,6 +53,10 @@ class LimitStore(Protocol):
 
     async def sweep(self, most: int) -> int:
         """Free up to `most` expired leases; returns how many."""
+        ...
+
+    async def release(self, holder: str) -> int:
+        """Free all claims of a process that is dead, whose ids start with `holder` and a dot; returns how many."""
         ...
 
     async def read(self, rules: Sequence[LimitRule]) -> tuple[tuple[BoundRule, Tally], ...]: ...
@@ -142,7 +148,7 @@ class ValkeyStore:
         keys, count = self._keys(frames)
         arguments = encode(
             f"{settlement.id} {settlement.prompt_tokens} {settlement.completion_tokens} {settlement.cost_micro} "
-            f"{int(settlement.unseen)}"
+            f"{2 if settlement.void else int(settlement.unseen)}"
         )
         parts = [keys, arguments, *[frame.argument for frame in frames]]
         limit_s = self._timeout_s * 0.8 if timeout_s is None else timeout_s
@@ -155,6 +161,19 @@ class ValkeyStore:
     async def sweep(self, most: int) -> int:
         keys, count = self._keys([])
         return _number(await self._script("sweep", count, [keys, encode(most)], 1, 1.0))
+
+    async def release(self, holder: str) -> int:
+        keys, count = self._keys([])
+        cursor, released = "0", 0
+        while True:
+            lease = f"{self.binder.prefix}:lease"
+            found = _list(await self._call("HSCAN", lease, cursor, "MATCH", f"{holder}.*", "COUNT", SCANNED))
+            ids = [_text(name) for name in _list(found[1])[::2]]
+            if ids:
+                released += _number(await self._script("release", count, [keys, encode(*ids)], len(ids), 1.0))
+            cursor = _text(found[0])
+            if cursor == "0":
+                return released
 
     async def read(self, rules: Sequence[LimitRule]) -> tuple[tuple[BoundRule, Tally], ...]:
         tallies = []

@@ -43,7 +43,7 @@ async def make_limiter(valkey_url: str, prefix: str) -> AsyncIterator[MakeLimite
     async def make(
         url: str = valkey_url, *, patience_s: float = PATIENT_S, start: bool = True, clock: Any = None, **options: Any
     ) -> LimitService:
-        callbacks = {name: options.pop(name) for name in list(options) if name.startswith("on_")}
+        callbacks = {name: options.pop(name) for name in list(options) if name.startswith("on_") or "holder" in name}
         settings = LimitSettings(key_prefix=prefix, **options)
         clock = clock or SystemClock()
         store = ValkeyStore(ValkeyLink(url), clock=clock, prefix=prefix, timeout_s=patience_s)

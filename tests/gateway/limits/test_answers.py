@@ -136,13 +136,22 @@ def test_a_closed_door_stays_closed_in_every_share() -> None:
     assert share_of(LimitRule("r", "user", "u", requests=0), 3).requests == 0
 
 
-def test_the_breaker_opens_after_three_failures_in_a_row() -> None:
-    breaker = Breaker()
-    assert [breaker.failed(1.0), breaker.failed(1.0)] == [False, False]
+def test_the_breaker_opens_after_three_failures_in_a_row_that_last() -> None:
+    breaker = Breaker(threshold=3, span_s=0.3)
+    assert [breaker.failed(1.0), breaker.failed(1.4)] == [False, False]
     breaker.succeeded()
-    assert [breaker.failed(2.0) for _ in range(3)] == [False, False, True]
+    assert [breaker.failed(2.0), breaker.failed(2.1), breaker.failed(2.31)] == [False, False, True]
     assert breaker.is_open
-    assert breaker.wait_s(2.0) == pytest.approx(FIRST_PAUSE_S)
+    assert breaker.wait_s(2.31) == pytest.approx(FIRST_PAUSE_S)
+
+
+def test_any_number_of_failures_in_one_hiccup_leaves_the_breaker_closed() -> None:
+    """A busy machine lets all requests that wait at that moment fail; the store answers the next one."""
+    breaker = Breaker(threshold=3, span_s=0.3)
+    for hiccup in range(20):
+        assert not any(breaker.failed(hiccup + waiting / 1000) for waiting in range(250))
+        breaker.succeeded()
+    assert not breaker.is_open
 
 
 def test_the_breaker_waits_longer_after_each_failed_probe_up_to_a_limit() -> None:

@@ -226,3 +226,45 @@ async def test_a_dropped_connection_fails_over_at_once_and_comes_back(
     await until(lambda: limiter.degraded)
     assert (await hold(limiter)).store == "local"
     await until(lambda: not limiter.degraded)
+
+
+async def test_a_request_whose_reservation_came_too_late_is_counted_once(
+    make_limiter: MakeLimiter, own_valkey: PrivateValkey, proxy: SlowProxy
+) -> None:
+    """The store granted it, its answer was late, the local share granted it again: one request, its tokens once."""
+    limit = rule("day", window="day", requests=100, tokens=10_000)
+    limiter = await make_limiter(await through(proxy, own_valkey), patience_s=PATIENCE_S)
+    proxy.delay_s = 0.5
+    reservation = await hold(limiter, limit)
+    assert reservation.store == "local"
+    proxy.delay_s = 0.0
+    await asyncio.sleep(1.0)  # what gives back the unseen claim is sent before the request ends
+    await limiter.settle(reservation, used(10, 5), 0)
+    truth = await make_limiter(own_valkey.url)
+
+    async def counted() -> Tally:
+        ((_, tally),) = await truth.usage([limit])
+        return tally
+
+    deadline = time.monotonic() + 30
+    while (found := await counted()) != Tally(requests=1, used_in=10, used_out=5):
+        assert time.monotonic() < deadline, found
+        await asyncio.sleep(0.05)
+
+
+async def test_a_reservation_that_came_too_late_and_was_then_refused_is_not_counted(
+    make_limiter: MakeLimiter, own_valkey: PrivateValkey, proxy: SlowProxy
+) -> None:
+    limit = rule("day", window="day", requests=100, tokens=10_000, on_store_error="deny")
+    limiter = await make_limiter(await through(proxy, own_valkey), patience_s=PATIENCE_S)
+    proxy.delay_s = 0.5
+    assert (await ask(limiter, limit)).kind == "store"
+    proxy.delay_s = 0.0
+    truth = await make_limiter(own_valkey.url)
+    deadline = time.monotonic() + 30
+    while True:
+        ((_, tally),) = await truth.usage([limit])
+        if tally == Tally():
+            break
+        assert time.monotonic() < deadline, tally
+        await asyncio.sleep(0.05)
