@@ -19,9 +19,11 @@ from gateway.api.errors import install_handlers
 from gateway.api.lobby import BootProgress, Lobby
 from gateway.api.middleware import Front
 from gateway.api.openapi import Document, describe
+from gateway.api.refusals import Refusals
+from gateway.descriptors import DescriptorPlan
 from gateway.errors import ConfigError
 from gateway.flow.context import SystemIds
-from gateway.server import GatewayServer, handle_signals, listen, make_server
+from gateway.server import GatewayServer, fit_descriptors, handle_signals, listen, make_server
 from gateway.settings import Settings
 from gateway.wiring import Services, open_services
 
@@ -63,7 +65,9 @@ def create_app(services: Services) -> Gateway:
         clock=services.clock,
         ids=services.ids,
         in_flight=services.in_flight,
-        max_in_flight=settings.max_concurrent_requests,
+        max_in_flight=services.descriptors.requests,
+        operator_slots=settings.operator_slots,
+        count=services.count,
         max_header_bytes=settings.max_header_bytes,
         request_timeout_s=settings.request_timeout_s,
         allowed_hosts=settings.allowed_hosts,
@@ -110,7 +114,10 @@ async def serve(
     """
     progress = progress if progress is not None else BootProgress()
     stop = stop if stop is not None else asyncio.Event()
-    http = settings.http
+    plan = fit_descriptors(settings)
+    http = settings.http.model_copy(
+        update={"max_connections": plan.connections, "max_concurrent_requests": plan.requests}
+    )
     listener = listen(http.host, http.port)
     metrics = None
     try:
@@ -120,12 +127,13 @@ async def serve(
         raise
     host, port = listener.getsockname()[:2]
     url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
-    lobby = Lobby(progress, SystemIds())
-    server = make_server(lobby, http)
+    refusals = Refusals()
+    lobby = Lobby(progress, SystemIds(), refusals)
+    server = make_server(lobby, http, refusals)
     running = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     restore = handle_signals(stop, server)
     boot = asyncio.create_task(
-        _boot(settings, prepare, on_ready, progress, lobby, server, running, stop, url, metrics), name="boot"
+        _boot(settings, prepare, on_ready, plan, progress, lobby, server, running, stop, url, metrics), name="boot"
     )
     try:
         await asyncio.wait({boot, running}, return_when=asyncio.FIRST_COMPLETED)
@@ -148,6 +156,7 @@ async def _boot(
     settings: Settings,
     prepare: Prepare | None,
     on_ready: Ready | None,
+    plan: DescriptorPlan,
     progress: BootProgress,
     lobby: Lobby,
     server: GatewayServer,
@@ -164,8 +173,9 @@ async def _boot(
             preparing.cancel()
             await asyncio.gather(preparing, return_exceptions=True)
             return
-        async with open_services(preparing.result(), progress) as services:
+        async with open_services(preparing.result(), progress, plan) as services:
             lobby.open(create_app(services))
+            lobby.refusals.connect(services.count)
             metrics = None if metrics_listener is None else services.serve_metrics(make_server, metrics_listener)
             loaded = asyncio.create_task(services.wait_loaded())
             await asyncio.wait({loaded, stopping}, return_when=asyncio.FIRST_COMPLETED)

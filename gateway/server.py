@@ -14,13 +14,19 @@ from collections.abc import Callable
 import uvicorn
 from starlette.types import ASGIApp
 
+from gateway.api.acceptor import Acceptor
 from gateway.api.protocol import guarded
+from gateway.api.refusals import Refusals
+from gateway.descriptors import DescriptorPlan, plan_descriptors, raise_limit
 from gateway.errors import ConfigError
 from gateway.flow.context import SystemIds
-from gateway.settings import HttpSettings
+from gateway.settings import HttpSettings, Settings
 
+_log = logging.getLogger("esclusa.server")
 ANNOUNCING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """Sent by service managers and closing terminals: `/readyz` says so before the port closes. Ctrl-C waits for nobody."""
+REFUSED_AT_ONCE = 32
+"""Connections beyond the limit that are held to tell them so; the next ones wait to be accepted."""
 _HINTS = {
     errno.EADDRINUSE: "another process has the port; choose one with --port and --metrics-port",
     errno.EACCES: "ports below 1024 need a privilege; choose a higher one with --port",
@@ -49,8 +55,9 @@ def listen(host: str, port: int) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """uvicorn without its signal handling: `serve` decides when to drain and when to stop hard."""
 
-    def __init__(self, config: uvicorn.Config) -> None:
+    def __init__(self, config: uvicorn.Config, most_connections: int) -> None:
         super().__init__(config)
+        self.most_connections = most_connections
         self.announces = False
         """Told by SIGTERM: whoever sends requests here learns it from `/readyz` before the port closes."""
         self._hurried = asyncio.Event()
@@ -66,6 +73,29 @@ class GatewayServer(uvicorn.Server):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await self._hurried.wait()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen with an acceptor of our own, which waits where uvloop's would reset connections."""
+        await self.lifespan.startup()
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def protocol() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg]
+                config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
+            )
+
+        most = self.most_connections + REFUSED_AT_ONCE
+        self.servers = []
+        for listener in sockets or ():
+            acceptor = Acceptor(
+                listener,
+                protocol,
+                backlog=config.backlog,
+                is_full=lambda: len(self.server_state.connections) >= most,
+            )
+            acceptor.start()
+            self.servers.append(acceptor)  # type: ignore[arg-type]
+        self.started = True
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
@@ -90,12 +120,31 @@ def _is_no_cancellation(record: logging.LogRecord) -> bool:
     return record.exc_info is None or not isinstance(record.exc_info[1], asyncio.CancelledError)
 
 
-def make_server(app: ASGIApp, settings: HttpSettings) -> GatewayServer:
+def plan_for(settings: Settings, limit: int) -> DescriptorPlan:
+    return plan_descriptors(
+        limit,
+        connections=settings.http.max_connections,
+        requests=settings.http.max_concurrent_requests,
+        upstreams=sum(upstream.max_connections for upstream in settings.upstreams.values()),
+        database_pool=settings.store.database_pool,
+    )
+
+
+def fit_descriptors(settings: Settings) -> DescriptorPlan:
+    """Raise the limit of open files, and say so where the configured admission still does not fit below it."""
+    plan = plan_for(settings, raise_limit())
+    if plan.lowered:
+        _log.warning("admission is lowered to what fits: %s; raise the limit of open files (ulimit -n)", plan)
+    return plan
+
+
+def make_server(app: ASGIApp, settings: HttpSettings, refusals: Refusals | None = None) -> GatewayServer:
     protocol = guarded(
         header_timeout_s=settings.header_timeout_s,
         max_header_bytes=settings.max_header_bytes,
         max_connections=settings.max_connections,
         ids=SystemIds(),
+        refusals=refusals,
     )
     return GatewayServer(
         uvicorn.Config(
@@ -111,7 +160,8 @@ def make_server(app: ASGIApp, settings: HttpSettings) -> GatewayServer:
             timeout_keep_alive=75,
             timeout_graceful_shutdown=int(settings.shutdown_grace_s),
             backlog=2048,
-        )
+        ),
+        settings.max_connections,
     )
 
 

@@ -55,6 +55,12 @@ class HttpSettings(Section):
     request_timeout_s: float = Field(600.0, gt=0, description="deadline of one answer, queueing included")
     max_concurrent_requests: int = 1024
     max_connections: int = 4096
+    operator_slots: int = Field(
+        16,
+        ge=1,
+        le=256,
+        description="requests to /admin/v1 that are admitted although max_concurrent_requests are running",
+    )
     drain_delay_s: float = Field(
         1.0, ge=0, le=300, description="after SIGTERM `/readyz` says `draining` this long before the port closes"
     )

@@ -31,15 +31,17 @@ from gateway.access.repository import PolicyRepository
 from gateway.access.service import AccessService
 from gateway.admin.assembly import AdminParts, admin_routers
 from gateway.admin.guard import PermissionGuard
-from gateway.api.health import Readiness
+from gateway.api.admission import InFlight
+from gateway.api.health import Part, Readiness
 from gateway.api.lobby import BootProgress
-from gateway.api.middleware import InFlight
+from gateway.api.refusals import Count
 from gateway.audit.content import ContentSealer
 from gateway.audit.content_keys import load_content_keys
 from gateway.audit.content_reader import ContentReader
 from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
 from gateway.backends.openai_http import OpenAIBackend
+from gateway.descriptors import ENOUGH, DescriptorPlan, measure
 from gateway.errors import ConfigError
 from gateway.flow.context import Clock, IdSource, RequestContext, SystemClock, SystemIds
 from gateway.flow.operation import EngineOperator
@@ -57,15 +59,18 @@ from gateway.limits.denial import denial
 from gateway.limits.service import LimitService
 from gateway.limits.store import ValkeyStore
 from gateway.places import snapshot_dir, spool_dir
+from gateway.readiness import read_parts
 from gateway.routing.catalog import LOCAL_BACKEND, catalog_from
 from gateway.routing.router import ComplexityRouter
+from gateway.server import plan_for
 from gateway.settings import AuditSettings, HttpSettings, Settings
 from gateway.storage.migrate import upgrade
 from gateway.storage.postgres import make_engine
+from gateway.storage.postgres_watch import PostgresWatch
 from gateway.storage.valkey import ValkeyLink, parse_address, tls_context
 from gateway.telemetry.exposition import metrics_app
 from gateway.telemetry.loop_lag import watch_loop_lag
-from gateway.telemetry.metrics import GatewayMetrics, StateCollector
+from gateway.telemetry.metrics import GatewayMetrics, PartCollector, StateCollector
 
 _log = logging.getLogger("esclusa.wiring")
 MakeServer = Callable[[ASGIApp, HttpSettings], uvicorn.Server]
@@ -87,6 +92,8 @@ class Services:
     readiness: Callable[[], Readiness]
     registry: CollectorRegistry
     in_flight: InFlight
+    descriptors: DescriptorPlan
+    count: Count
     admin_routers: tuple[APIRouter, ...] = ()
     loaded: tuple[Callable[[], Awaitable[None]], ...] = ()
     backends: Mapping[str, Backend] = field(default_factory=dict)
@@ -121,8 +128,11 @@ class Services:
 
 
 @asynccontextmanager
-async def open_services(settings: Settings, progress: BootProgress | None = None) -> AsyncIterator[Services]:
+async def open_services(
+    settings: Settings, progress: BootProgress | None = None, descriptors: DescriptorPlan | None = None
+) -> AsyncIterator[Services]:
     """Build and start everything; on leaving, stop and flush it in reverse. Raises `ConfigError`."""
+    descriptors = descriptors or plan_for(settings, ENOUGH)
     progress = progress if progress is not None else BootProgress()
     clock, ids = SystemClock(), SystemIds()
     catalog = catalog_from(settings)
@@ -196,7 +206,11 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
                     "audit": audit.status,
                     "limits": limits.state,
                     "policy": lambda: policy_state(access),
-                    "http": lambda: {"in_flight": in_flight.count, "rejected": in_flight.rejected},
+                    "http": lambda: {
+                        "in_flight": in_flight.count,
+                        "rejected": in_flight.rejected,
+                        "operators": in_flight.operators,
+                    },
                 }
             )
         )
@@ -220,8 +234,15 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
         lag = asyncio.create_task(watch_loop_lag(metrics.loop_lag), name="loop lag")
         stack.callback(lag.cancel)
 
-        def readiness() -> Readiness:
-            return _readiness(audit, access, identity, limits, backends)
+        watch = PostgresWatch(store.database_url)
+        watching = asyncio.create_task(watch.run(), name="postgres watch")
+        stack.callback(watching.cancel)
+
+        def parts() -> tuple[Part, ...]:
+            return read_parts(audit, access, identity, limits, backends, watch, descriptors)
+
+        registry.register(PartCollector(parts))
+        registry.register(StateCollector({"postgres": watch.status, "descriptors": lambda: measure(descriptors)}))
 
         yield Services(
             settings=settings,
@@ -233,9 +254,13 @@ async def open_services(settings: Settings, progress: BootProgress | None = None
             authorizer=access,
             audit=audit,
             guard=guard,
-            readiness=readiness,
+            readiness=lambda: Readiness.of(parts()),
             registry=registry,
             in_flight=in_flight,
+            descriptors=descriptors,
+            count=lambda answer, count: audit.account(
+                answer.request_id, answer.status, answer.code, answer.source, answer.route, count
+            ),
             admin_routers=admin_routers(admin),
             loaded=loaded,
             backends=backends,
@@ -334,32 +359,6 @@ def policy_state(access: AccessService) -> Mapping[str, object]:
     """For metrics: a replica that serves an old policy must be seen before it has to stop."""
     status = access.status()
     return {"state": status.state, "version": status.version, "age_s": status.age_s}
-
-
-def _readiness(
-    audit: AuditService,
-    access: AccessService,
-    identity: IdentityService,
-    limits: LimitService,
-    backends: Mapping[str, Backend],
-) -> Readiness:
-    policy = access.status().state
-    parts = {
-        "audit": "ready" if audit.healthy else "refusing",
-        "policy": policy,
-        "identity": "ready" if identity.ready else "no_keys",
-        "limits": "degraded" if limits.degraded else "ready",
-    }
-    stage, percent = "ready", 100.0
-    local = backends.get(LOCAL_BACKEND)
-    if local is not None:
-        state = local.status()
-        parts["engine"] = str(state["state"])
-        if state["state"] not in ("ready", "degraded"):
-            stage, percent = str(state["stage"]), float(str(state["percent"]))
-    serves = parts.get("engine", "ready") in ("ready", "degraded")
-    ready = audit.healthy and policy != "unavailable" and identity.ready and serves
-    return Readiness(ready, stage, percent, parts)
 
 
 def cache_salt(key: bytes) -> Callable[[Principal, RequestContext], bytes]:

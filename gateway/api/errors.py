@@ -6,7 +6,7 @@ The input is never echoed, and no stack trace, SQL or path leaves; the log has t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
 import orjson
@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gateway.api.expectations import expectation, is_type_error, public_path
+from gateway.descriptors import is_shortage, no_descriptor
 from gateway.errors import GatewayError, InvalidRequest, UnknownField
 
 MAX_ERRORS = 512
@@ -42,8 +43,11 @@ def error_body(error: GatewayError, request_id: str | None) -> bytes:
     return orjson.dumps(error_object(error, request_id))
 
 
-def error_response(error: GatewayError, scope: Mapping[str, Any]) -> Response:
-    context = scope.get("state", {}).get("context")
+def error_response(error: GatewayError, scope: MutableMapping[str, Any]) -> Response:
+    """Rendered, and its code left in the scope for those who count answers."""
+    state = scope.setdefault("state", {})
+    state["error_code"] = error.code
+    context = state.get("context")
     return Response(
         error_body(error, str(context.request_id) if context is not None else None),
         status_code=error.status,
@@ -124,6 +128,8 @@ async def _validation_error(request: Request, error: Exception) -> Response:
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:
+    if is_shortage(error):
+        return error_response(no_descriptor(), request.scope)
     _log.error("unexpected failure in a route", exc_info=error)
     return error_response(GatewayError("The gateway failed on this request."), request.scope)
 

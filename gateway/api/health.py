@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,17 @@ READINESS: dict[int | str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """What one part says: its state, whether requests can be served with it so, and how far its loading is."""
+
+    name: str
+    state: str
+    serves: bool = True
+    stage: str = "ready"
+    percent: float = 100.0
+
+
+@dataclass(frozen=True, slots=True)
 class Readiness:
     """`parts` maps a dependency to its state; `ready` only when every one that must work does."""
 
@@ -27,6 +38,16 @@ class Readiness:
     stage: str = "ready"
     percent: float = 100.0
     parts: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parts: Sequence[Part]) -> Readiness:
+        loads = next((part for part in parts if part.stage != "ready"), None)
+        return cls(
+            ready=all(part.serves for part in parts),
+            stage="ready" if loads is None else loads.stage,
+            percent=100.0 if loads is None else loads.percent,
+            parts={part.name: part.state for part in parts},
+        )
 
 
 def routes(readiness: Callable[[], Readiness]) -> APIRouter:

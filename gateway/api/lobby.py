@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.api.refusals import Refusals, Unrecorded
 from gateway.flow.context import IdSource
 
 RETRY_AFTER_S = 5
@@ -34,8 +35,9 @@ class Lobby:
     From `leave` on the probes of readiness are told so, and everything else is still served.
     """
 
-    def __init__(self, progress: BootProgress, ids: IdSource) -> None:
+    def __init__(self, progress: BootProgress, ids: IdSource, refusals: Refusals | None = None) -> None:
         self.progress, self._ids = progress, ids
+        self.refusals = refusals if refusals is not None else Refusals()
         self._gateway: ASGIApp | None = None
         self._leaving = False
 
@@ -53,15 +55,17 @@ class Lobby:
         elif scope["type"] == "lifespan":
             await _acknowledge_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._answer(scope["path"], send)
+            await self._answer(scope["path"], scope.get("client"), send)
 
-    async def _answer(self, path: str, send: Send) -> None:
-        request_id = str(self._ids.uuid7())
+    async def _answer(self, path: str, peer: tuple[str, int] | None, send: Send) -> None:
+        number = self._ids.uuid7()
+        request_id = str(number)
         if path == "/livez":
             await _json(send, request_id, 200, {"status": "alive"})
         elif path in READINESS:
             await self._not_ready("loading", self.progress.stage, self.progress.percent, send)
         else:
+            self.refusals.count(Unrecorded(number, 503, "gateway_starting", source=peer[0] if peer else None))
             await _json(
                 send,
                 request_id,

@@ -8,12 +8,13 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.api.admission import PROBES, Admission, InFlight
 from gateway.api.errors import error_body
 from gateway.api.proxies import Network, TrustedProxies
+from gateway.api.refusals import Count, Unrecorded
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Unavailable
 from gateway.flow.context import Client, Clock, IdSource, RequestContext
 
@@ -21,21 +22,12 @@ _access = logging.getLogger("esclusa.access")
 _HOST = re.compile(rb"\A(?:[A-Za-z0-9_.-]{1,255}|\[[0-9A-Fa-f:.]{2,45}\])(?::[0-9]{1,5})?\Z")
 _LABEL = re.compile(rb"\A[\x21-\x7e]{1,128}\Z")
 _TRACEPARENT = re.compile(rb"\A[0-9a-f]{2}-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
-PROBES = frozenset({"/livez", "/readyz", "/health"})
 MAX_HEADERS = 100
 SECURITY_HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
     (b"referrer-policy", b"no-referrer"),
 ]
-
-
-@dataclass(slots=True)
-class InFlight:
-    """How many requests are being served; read by metrics."""
-
-    count: int = 0
-    rejected: int = 0
 
 
 class Front:
@@ -53,15 +45,19 @@ class Front:
         request_timeout_s: float,
         allowed_hosts: tuple[str, ...] = ("*",),
         trusted_proxies: Sequence[Network] = (),
+        operator_slots: int = 16,
         direct: Mapping[str, ASGIApp] | None = None,
+        count: Count | None = None,
     ) -> None:
         """`direct`: exact paths whose POST goes straight to its endpoint, past the framework's router and layers.
 
-        They are ordinary routes too, so that every other method and the route list behave as usual.
+        They are ordinary routes too, so that every other method and the route list behave as usual. `count` hears of
+        every answer but probes and those endpoints, which record what they do.
         """
         self._direct = direct or {}
-        self._app, self._clock, self._ids, self._in_flight = app, clock, ids, in_flight
-        self._max_in_flight, self._max_header_bytes = max_in_flight, max_header_bytes
+        self._app, self._clock, self._ids = app, clock, ids
+        self._admission = Admission(in_flight, max_in_flight, operator_slots)
+        self._count, self._max_header_bytes = count, max_header_bytes
         self._request_timeout_s = request_timeout_s
         self._hosts = None if "*" in allowed_hosts else frozenset(host.lower().encode() for host in allowed_hosts)
         self._proxies = TrustedProxies(trusted_proxies)
@@ -89,18 +85,20 @@ class Front:
                 message["headers"] = [*message.get("headers", ()), *extra]
             await send(message)
 
-        if refusal is None and self._in_flight.count >= self._max_in_flight and scope["path"] not in PROBES:
-            self._in_flight.rejected += 1
-            refusal = Unavailable("Too many requests are in flight.", code="overloaded", retry_after_s=1)
-        if refusal is not None:
-            await _refuse(refusal, context, finish)
+        path, source, app = scope["path"], context.client.ip, None
+        lane = self._admission.enter(path, source) if refusal is None else None
+        if lane is None:
+            full = Unavailable("Too many requests are in flight.", code="overloaded", retry_after_s=1)
+            await _refuse(refusal or full, scope, context, finish)
         else:
-            self._in_flight.count += 1
             try:
-                app = self._direct.get(scope["path"]) if context.method == "POST" else None
+                app = self._direct.get(path) if context.method == "POST" else None
                 await (app or self._app)(scope, receive, finish)
             finally:
-                self._in_flight.count -= 1
+                self._admission.leave(lane, source)
+        if self._count is not None and app is None and status and path not in PROBES:
+            code, route = scope["state"].get("error_code", ""), getattr(scope.get("route"), "path", "-")
+            self._count(Unrecorded(context.request_id, status, code, source, route), 1)
         level = logging.DEBUG if scope["path"] in PROBES else logging.INFO
         if _access.isEnabledFor(level):
             _access.log(
@@ -190,7 +188,8 @@ def _label(value: bytes | None) -> str | None:
     return value.decode() if value is not None and _LABEL.match(value) else None
 
 
-async def _refuse(error: GatewayError, context: RequestContext, send: Send) -> None:
+async def _refuse(error: GatewayError, scope: Scope, context: RequestContext, send: Send) -> None:
+    scope["state"]["error_code"] = error.code
     body = error_body(error, str(context.request_id))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]

@@ -11,10 +11,13 @@ from typing import Any
 import orjson
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
+from gateway.api.refusals import Refusals, Unrecorded
 from gateway.flow.context import IdSource
 
 DEFAULT_HEADER_TIMEOUT_S = 10.0
 DEFAULT_MAX_HEADER_BYTES = 64 * 1024
+REFUSAL_TIMEOUT_S = 2.0
+"""How long a connection too many may take to ask."""
 REFUSALS = {
     400: ("malformed_request", "The request is not valid HTTP/1.1."),
     408: ("request_timeout", "The headers did not arrive in time."),
@@ -30,15 +33,15 @@ class GuardedProtocol(HttpToolsProtocol):
     max_header_bytes = DEFAULT_MAX_HEADER_BYTES
     max_connections = 4096
     ids: IdSource
+    refusals: Refusals | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._header_bytes = 0
         self._in_headers = True
         self._timer: asyncio.TimerHandle | None = None
         super().connection_made(transport)
-        if len(self.connections) > self.max_connections:
-            self._refuse(503)
-            return
+        # One too many is refused once it has asked: closed with bytes unread, it would be reset before it reads why.
+        self._is_one_too_many = len(self.connections) > self.max_connections
         self._arm()
 
     def data_received(self, data: bytes) -> None:
@@ -56,9 +59,18 @@ class GuardedProtocol(HttpToolsProtocol):
         self._in_headers = False
         self._header_bytes = 0
         self._disarm()
+        if self._is_one_too_many:
+            self._refuse(503)
+            return
         super().on_headers_complete()
 
+    def on_body(self, body: bytes) -> None:
+        if not self._is_one_too_many:
+            super().on_body(body)
+
     def on_message_complete(self) -> None:
+        if self._is_one_too_many:
+            return
         super().on_message_complete()
         self._in_headers = True
         self._header_bytes = 0
@@ -71,7 +83,8 @@ class GuardedProtocol(HttpToolsProtocol):
         self._refuse(400)
 
     def _arm(self) -> None:
-        self._timer = self.loop.call_later(self.header_timeout_s, self._too_slow)
+        patience_s = min(self.header_timeout_s, REFUSAL_TIMEOUT_S) if self._is_one_too_many else self.header_timeout_s
+        self._timer = self.loop.call_later(patience_s, self._too_slow)
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -81,12 +94,16 @@ class GuardedProtocol(HttpToolsProtocol):
     def _too_slow(self) -> None:
         self._timer = None
         if self._in_headers and not self.transport.is_closing():
-            self._refuse(408)
+            self._refuse(503 if self._is_one_too_many else 408)
 
     def _refuse(self, status: int) -> None:
         code, message = REFUSALS[status]
         kind = "server_error" if status >= 500 else "invalid_request_error"
-        request_id = str(self.ids.uuid7())
+        number = self.ids.uuid7()
+        request_id = str(number)
+        if self.refusals is not None:
+            peer = self.client[0] if self.client else None
+            self.refusals.count(Unrecorded(number, status, code, source=peer))
         error: dict[str, Any] = {"message": message, "type": kind, "code": code, "param": None}
         error["request_id"] = request_id
         body = orjson.dumps({"error": error})
@@ -103,7 +120,12 @@ class GuardedProtocol(HttpToolsProtocol):
 
 
 def guarded(
-    *, header_timeout_s: float, max_header_bytes: int, max_connections: int, ids: IdSource
+    *,
+    header_timeout_s: float,
+    max_header_bytes: int,
+    max_connections: int,
+    ids: IdSource,
+    refusals: Refusals | None = None,
 ) -> type[GuardedProtocol]:
     """A protocol class with these limits: uvicorn takes a class, not an instance."""
     limits = {
@@ -111,5 +133,6 @@ def guarded(
         "max_header_bytes": max_header_bytes,
         "max_connections": max_connections,
         "ids": ids,
+        "refusals": refusals,
     }
     return type("LimitedProtocol", (GuardedProtocol,), limits)

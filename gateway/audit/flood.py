@@ -26,6 +26,8 @@ class Bulk:
     last: datetime
     sample: UUID
     source: str | None = None
+    route: str = "-"
+    """One of our own paths."""
 
     def more(self, now: datetime) -> Bulk:
         return replace(self, count=self.count + 1, last=now)

@@ -44,9 +44,10 @@ def admin_record(origin: Origin, event_id: UUID, now: datetime, event: AdminEven
 
 
 def bulk_record(origin: Origin, event_id: UUID, now: datetime, bulk: Bulk) -> Record:
-    """One `aggregated` record for refusals without records of their own. `request_id` is that of the first."""
+    """One `aggregated` record for answers without records of their own. `request_id` is that of the first."""
     salt = secrets.token_bytes(16)
     personal = {} if bulk.source is None else {"source_ip": storable(bulk.source, 64) or ""}
+    refused = bulk.status >= 400
     document = {
         "schema": SCHEMA_VERSION,
         "event_id": event_id,
@@ -62,14 +63,20 @@ def bulk_record(origin: Origin, event_id: UUID, now: datetime, bulk: Bulk) -> Re
             "roles": [],
             "commit": commitments(origin.key, salt, personal),
         },
-        "where": {"route": "-", "gateway_version": origin.gateway_version},
+        "where": {"route": bulk.route, "gateway_version": origin.gateway_version},
         "decision": filled(
             {
-                "effect": "error" if bulk.status >= 500 else "deny",
-                "deny_code": None if bulk.status >= 500 else bulk.code,
+                "effect": "error" if bulk.status >= 500 else "deny" if refused else "allow",
+                "deny_code": bulk.code if refused and bulk.status < 500 else None,
             }
         ),
-        "result": {"status": bulk.status, "error_code": bulk.code, "outcome": Outcome.DENIED.value},
+        "result": filled(
+            {
+                "status": bulk.status,
+                "error_code": bulk.code if refused else None,
+                "outcome": (Outcome.DENIED if refused else Outcome.OK).value,
+            }
+        ),
         "aggregate": {"count": bulk.count, "first": bulk.first, "last": bulk.last},
     }
     return finish(event_id, document, encode_side(personal, salt))

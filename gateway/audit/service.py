@@ -31,6 +31,7 @@ from gateway.audit.notices import admin_record, bulk_record, interrupted_record
 from gateway.audit.request_event import request_caller, request_record
 from gateway.audit.segment import DiskFile, SegmentFile
 from gateway.audit.spool import Spool
+from gateway.audit.tally import Tally
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
 from gateway.flow.values import AdminEvent, Exchange, Outcome
@@ -69,6 +70,7 @@ class AuditService:
         self._contents = ContentRecorder(sealer)
         self._flood = FloodGate(settings.unknown_per_minute)
         self._folded: set[UUID] = set()
+        self._tally = Tally()
         self._refused: Bulk | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._boot: Boot | None = None
@@ -193,14 +195,26 @@ class AuditService:
         """Durable before the admin answer leaves; a flood of unknown callers is counted. Raises `Unavailable`."""
         now = self._clock.now()
         if not event.allowed and self._fold(event.context, event.status, event.error_code or "", now):
+            self._tally.note(event.context.request_id)
             return
         try:
             record = admin_record(self._origin, self._ids.uuid7(), now, event)
             await self._write(record, wait=True, keep=False)
         except SpoolClosed as closed:
             raise self._unavailable(closed) from None
+        self._tally.note(event.context.request_id)
 
     # ------------------------------------------------------------------------------------------------- others
+
+    def account(
+        self, request_id: UUID, status: int, code: str, source: str | None, route: str = "-", count: int = 1
+    ) -> None:
+        """Count an answer that left no record: called for every request that did not come through the pipeline.
+
+        `route` is one of our own paths or `-`, `code` one of our own codes (empty for a success). Written down within
+        seconds as `aggregated` records.
+        """
+        self._tally.add(request_id, status, code, source, route, self._clock.now(), count)
 
     async def settle(self, timeout_s: float = 1.0) -> Lag:
         """Wait, at most so long, until what was written before can be read from Postgres. Never raises."""
@@ -311,7 +325,8 @@ class AuditService:
                 self._write_bulks()
 
     def _write_bulks(self) -> None:
-        bulks = self._flood.drain() if self._refused is None else (self._refused, *self._flood.drain())
+        counted = (*self._flood.drain(), *self._tally.drain())
+        bulks = counted if self._refused is None else (self._refused, *counted)
         self._refused = None
         for bulk in bulks:
             record = bulk_record(self._origin, self._ids.uuid7(), self._clock.now(), bulk)

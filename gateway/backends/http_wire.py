@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httptools
 
+from gateway.descriptors import is_shortage
 from gateway.errors import ConfigError
 
 MAX_BODY = 64 * 1024 * 1024
@@ -24,9 +25,11 @@ PAUSE_AT = 256 * 1024
 class WireError(Exception):
     """The other side is not there, broke off, or took too long. `clean`: no byte of an answer had arrived."""
 
-    def __init__(self, message: str, *, clean: bool, timeout: bool = False) -> None:
+    def __init__(self, message: str, *, clean: bool, timeout: bool = False, shortage: bool = False) -> None:
+        """`shortage`: this side has no file descriptor left, which says nothing about the other."""
         super().__init__(message)
         self.clean = clean
+        self.shortage = shortage
         self.timeout = timeout
 
 
@@ -130,10 +133,10 @@ class Reply:
         self._connection = None
         self._wake()
 
-    def failed(self, message: str, *, timeout: bool = False) -> None:
+    def failed(self, message: str, *, timeout: bool = False, shortage: bool = False) -> None:
         if self._complete or self._error is not None:
             return
-        self._error = WireError(message, clean=not self._have_head, timeout=timeout)
+        self._error = WireError(message, clean=not self._have_head, timeout=timeout, shortage=shortage)
         self._connection = None
         self._wake()
 
@@ -361,7 +364,8 @@ class HttpPool:
             while self._waiting:
                 reply = self._waiting.popleft()
                 if not reply.abandoned:
-                    reply.failed("the upstream cannot be reached", timeout=isinstance(error, TimeoutError))
+                    timeout, shortage = isinstance(error, TimeoutError), is_shortage(error)
+                    reply.failed("the upstream cannot be reached", timeout=timeout, shortage=shortage)
                     break
             self._refill()
             return

@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Mapping
 
 from gateway.backends.http_wire import HttpPool, Reply, WireError
 from gateway.backends.openai_wire import PATHS, refusal, request_body, stream_chunks, vectors, whole_chunks
+from gateway.descriptors import no_descriptor
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed
 from gateway.flow.values import ChatRequest, Chunk, ModelCard, Prepared, Usage
 from gateway.settings import UpstreamSettings
@@ -100,7 +101,7 @@ class OpenAIBackend:
                 status = await reply.head()
                 break
             except WireError as error:
-                if not error.clean or error.timeout or tries <= 0:
+                if not error.clean or error.timeout or error.shortage or tries <= 0:
                     raise self.failed(error) from None
                 # An idle connection that the other side had just closed costs no try.
                 tries -= 0 if reply.reused else 1
@@ -115,6 +116,8 @@ class OpenAIBackend:
         raise refusal(status, reply.headers, raw)
 
     def failed(self, error: WireError) -> GatewayError:
+        if error.shortage:
+            return no_descriptor()
         self._failing = True
         if error.clean:
             return Unavailable("The model's server does not answer.", code="upstream_unavailable", detail=str(error))

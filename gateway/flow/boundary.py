@@ -1,6 +1,7 @@
 """The pipeline's one broad boundary, and the shield under which requests are settled and recorded.
 
-Anything that is not a `GatewayError` is a bug: logged with its traceback, shown to the caller as a bare 500.
+A lack of file descriptors is overload. Anything else that is not a `GatewayError` is a bug: logged with its traceback,
+shown to the caller as a bare 500.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, TypeVar
 
+from gateway.descriptors import is_shortage, no_descriptor
 from gateway.errors import GatewayError
 
 T = TypeVar("T")
@@ -27,6 +29,8 @@ class Boundary:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception) and not isinstance(error, GatewayError | StopAsyncIteration):
+            if is_shortage(error):
+                raise no_descriptor() from None
             _log.error("unexpected failure in a request", exc_info=error)
             raise GatewayError(
                 "The gateway failed on this request; the failure is in its log under this request id.",

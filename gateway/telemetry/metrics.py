@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -19,6 +20,19 @@ from gateway.flow.values import Exchange
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
 State = Callable[[], Mapping[str, object]]
+
+
+class PartState(Protocol):
+    """What a part says of itself (`gateway.api.health.Part`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def state(self) -> str: ...
+
+    @property
+    def serves(self) -> bool: ...
 
 
 class Buckets:
@@ -161,11 +175,61 @@ class StateCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         for part, state in self._states.items():
             for name, value in state().items():
+                metric = f"esclusa_{part}_{name}"
                 if isinstance(value, bool | int | float):
-                    yield GaugeMetricFamily(f"esclusa_{part}_{name}", f"{part}: {name}", value=float(value))
+                    yield GaugeMetricFamily(metric, explain(part, name), value=float(value))
                 elif name == "state":
-                    known = GaugeMetricFamily(
-                        f"esclusa_{part}_state", f"{part}: 1 for the present state", labels=[name]
-                    )
+                    known = GaugeMetricFamily(metric, f"1 for the present state of the {part} part.", labels=[name])
                     known.add_metric([str(value)], 1.0)
                     yield known
+
+
+HELP: Mapping[str, str] = {
+    "audit_spool_bytes": "Bytes of audit records on disk that Postgres has not taken yet.",
+    "audit_spool_quota_bytes": "Bytes that the audit spool may take; beyond, requests are refused.",
+    "audit_open_requests": "Requests with an intent record and no completion record yet.",
+    "audit_ingest_lag_s": "Age in seconds of the oldest audit record that is not in Postgres.",
+    "audit_shipped": "Audit records that this process has written to Postgres.",
+    "audit_quarantined": "Audit records or files kept aside because they could not be read or stored.",
+    "audit_recovered": "Audit records of earlier runs that this process has shipped.",
+    "limits_in_flight": "Requests that hold a claim on a limit.",
+    "limits_pending_settlements": "Settlements that wait for the limit store.",
+    "limits_dropped_settlements": "Settlements that were given up because too many waited.",
+    "policy_version": "Version of the policy in force.",
+    "policy_age_s": "Seconds since the policy was last confirmed by the database.",
+    "http_in_flight": "Requests being served.",
+    "http_operators": "Requests being served in the lane reserved for operators.",
+    "http_rejected": "Requests refused since the start because too many were being served.",
+    "postgres_up": "1 while Postgres answers a query every few seconds.",
+    "postgres_clock_skew_s": "Seconds that the clock of Postgres is ahead of the clock of this process.",
+    "descriptors_limit": "File descriptors that this process may open.",
+    "descriptors_needed": "File descriptors that the configured admission needs.",
+    "descriptors_open": "File descriptors that are open.",
+    "descriptors_max_connections": "Client connections admitted at once, after fitting to the limit of descriptors.",
+    "descriptors_max_requests": "Requests admitted at once, after fitting to the limit of descriptors.",
+}
+
+
+def explain(part: str, name: str) -> str:
+    """The sentence for a number; a plain one from its name where none is written down yet."""
+    return HELP.get(f"{part}_{name}", f"The {name.replace('_', ' ')} of the {part} part.")
+
+
+class PartCollector(Collector):
+    """The state of each part, as `/readyz` tells it."""
+
+    def __init__(self, parts: Callable[[], Iterable[PartState]]) -> None:
+        self._parts = parts
+
+    def describe(self) -> Iterable[Metric]:
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        ready = GaugeMetricFamily(
+            "esclusa_part_ready", "1 while requests can be served with this part as it is.", labels=["part"]
+        )
+        state = GaugeMetricFamily("esclusa_part_state", "1 for the present state of a part.", labels=["part", "state"])
+        for part in self._parts():
+            ready.add_metric([part.name], float(part.serves))
+            state.add_metric([part.name, part.state], 1.0)
+        yield from (ready, state)

@@ -32,9 +32,14 @@ def free_port() -> int:
 
 
 class Process:
-    def __init__(self, config: Path, port: int, *, without_engine: bool = False) -> None:
+    def __init__(
+        self, config: Path, port: int, *, without_engine: bool = False, descriptors: int | None = None
+    ) -> None:
+        """`descriptors`: the hard limit of open files."""
+        confined = f"import resource; resource.setrlimit(resource.RLIMIT_NOFILE, ({descriptors}, {descriptors}));"
         blocked = "import sys; sys.modules.update(dict.fromkeys(('torch', 'transformers', 'engine')));"
-        program = f"{blocked if without_engine else ''}from gateway.cli.main import main; main()"
+        before = (confined if descriptors else "") + (blocked if without_engine else "")
+        program = f"{before}from gateway.cli.main import main; main()"
         self.url = f"http://127.0.0.1:{port}"
         self._child = subprocess.Popen(
             [sys.executable, "-c", program, "serve", "--config", str(config)],

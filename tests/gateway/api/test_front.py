@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.api.middleware import Front, InFlight
+from gateway.api.admission import InFlight
+from gateway.api.middleware import Front
 from gateway.flow.context import RequestContext, SystemIds
 from tests.fakes.manual_clock import ManualClock
 
@@ -153,6 +154,44 @@ async def test_beyond_the_admission_limit_requests_are_told_to_come_back() -> No
     assert [answer[0] for answer in await asyncio.gather(*running)] == [200, 200]
     assert in_flight.count == 0
     assert (await call(door))[0] == 200
+
+
+async def test_at_the_limit_an_administrator_still_gets_in() -> None:
+    inner = Inner()
+    inner.gate = asyncio.Event()
+    door = front(inner, operator_slots=4)
+    running = [asyncio.create_task(call(door)) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert (await call(door))[0] == 503
+    operator = asyncio.create_task(call(door, path="/admin/v1/revocations"))
+    await asyncio.sleep(0)
+    inner.gate.set()
+    assert (await operator)[0] == 200
+    assert [answer[0] for answer in await asyncio.gather(*running)] == [200, 200]
+
+
+async def test_what_nobody_records_is_counted_once() -> None:
+    told: list[tuple[int, str, str | None]] = []
+
+    async def endpoint(scope: Any, receive: Any, send: Any) -> None:
+        await Inner()(scope, receive, send)
+
+    door = front(
+        Inner(),
+        max_in_flight=1,
+        direct={"/v1/recorded": endpoint},
+        count=lambda answer, count: told.append((answer.status, answer.code, answer.source)),
+    )
+    await call(door, path="/v1/models")
+    await call(door, path="/v1/recorded")
+    await call(door, path="/livez")
+    await call(door, (b"host", b"two"))
+    await call(door, (b"x-a", b"y" * 3000))
+    assert told == [
+        (200, "", "10.0.0.9"),
+        (400, "invalid_host", "10.0.0.9"),
+        (431, "headers_too_large", "10.0.0.9"),
+    ]
 
 
 async def test_probes_pass_the_admission_limit() -> None:

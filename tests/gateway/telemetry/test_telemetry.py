@@ -13,7 +13,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.settings import LogSettings
-from gateway.telemetry.logs import configure_logs, scrub
+from gateway.telemetry.logs import _one_line, configure_logs, scrub
 from gateway.telemetry.loop_lag import watch_loop_lag
 from gateway.telemetry.metrics import GatewayMetrics, StateCollector
 from tests.fakes.exchanges import admitted, denied, finished
@@ -60,8 +60,9 @@ def test_a_log_line_is_one_json_object_whatever_it_says(log: io.StringIO) -> Non
         *("\x7f", "\x85", "\x9b", "\u2028", "\u2029"),
         *("\u202e", "\u202a", "\u2066", "\u2069", "\u200f", "\u061c"),  # bidirectional controls
         *("\u200b", "\ufeff", "\u00ad", "\U000e0041", "\ufff9"),  # other format controls, tags
-        *("\ud800", "\ue000", "\U0010fffd", "\U0001fffe", "\u0378"),  # surrogate, private use, unassigned
+        *("\ue000", "\U0010fffd", "\U0001fffe", "\u0378"),  # private use, unassigned
     ],
+    ids=lambda sign: f"U+{ord(sign):04X}",
 )
 def test_signs_that_end_lines_or_steer_terminals_are_escaped_and_letters_are_not(log: io.StringIO, sign: str) -> None:
     logging.getLogger("esclusa.x").info("año %s31m", sign)
@@ -70,6 +71,11 @@ def test_signs_that_end_lines_or_steer_terminals_are_escaped_and_letters_are_not
     assert "año" in text
     (line,) = text.splitlines()
     assert json.loads(line)["event"] == f"año {sign}31m"
+
+
+def test_half_a_surrogate_pair_is_escaped_and_can_be_written() -> None:
+    line = _one_line({"event": "a\ud800"}, ensure_ascii=False)
+    assert line.encode() == b'{"event": "a\\ud800"}'
 
 
 def test_a_traceback_is_logged_with_its_secrets_scrubbed(log: io.StringIO) -> None:
