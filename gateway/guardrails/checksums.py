@@ -153,6 +153,20 @@ def pe_ruc(text: str) -> bool:
     return (11 - weighted(digits[:10], (5, 4, 3, 2, 7, 6, 5, 4, 3, 2)) % 11) % 10 == int(digits[10])
 
 
+def pe_dni(text: str) -> bool:
+    """Peru: the digit or letter that may follow the eight digits of a DNI."""
+    number = bare(text)
+    rest = weighted(number[:8], (3, 2, 7, 6, 5, 4, 3, 2)) % 11
+    return number[8] in ("65432110987"[rest], "KJIHGFEDCBA"[rest])
+
+
+def clabe(text: str) -> bool:
+    """Mexico: bank, place, account; weights 3, 7, 1."""
+    digits = bare(text)
+    total = sum(int(digit) * weight % 10 for digit, weight in zip(digits[:17], (3, 7, 1) * 6, strict=False))
+    return -total % 10 == int(digits[17])
+
+
 def uy_cedula(text: str) -> bool:
     digits = bare(text)
     return -weighted(digits[:7], (2, 9, 8, 7, 6, 3, 4)) % 10 == int(digits[7])

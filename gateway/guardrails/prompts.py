@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from gateway.flow.values import ChatRequest, Inspection, Message
+from gateway.guardrails.detectors.secrets import NAME as SECRETS
 from gateway.guardrails.duties import Duties, Tally
 from gateway.guardrails.phrases import NAME as PHRASES
 from gateway.guardrails.phrases import count_phrases
 from gateway.guardrails.scan import scan
-from gateway.guardrails.spans import without
+from gateway.guardrails.seams import seams
+from gateway.guardrails.spans import Span, merged, without
 from gateway.guardrails.timebox import Between
 from gateway.guardrails.window import SLICE, Window, in_slices
 
@@ -28,7 +30,7 @@ class Prompts:
 
     def inspect(self, request: ChatRequest) -> Inspection:
         """Raises `OutOfTime` through `between`."""
-        messages = tuple([self._message(message) for message in request.messages])
+        messages = self._seams([self._message(message) for message in request.messages])
         inputs = tuple([self._text(text, "input") for text in request.inputs])
         prompt = request.prompt
         if isinstance(prompt, str):
@@ -51,6 +53,27 @@ class Prompts:
         if content is message.content and name is message.name:
             return message
         return replace(message, content=content, name=name)
+
+    def _seams(self, messages: list[Message]) -> tuple[Message, ...]:
+        """What only the messages together hold."""
+        if self._duties.proven is None or len(messages) < 2:
+            return tuple(messages)
+        texts = [message.content for message in messages]
+        removed: dict[int, list[Span]] = {}
+        self._between()
+        for parts in seams(texts, [message.role for message in messages], scan):
+            span = parts[0].span
+            act = self._duties.act(span)
+            self._tally.span(span, act, messages[parts[0].index].role)
+            self._blocked |= act == "block"
+            if act != "flag":
+                for part in parts:
+                    removed.setdefault(part.index, []).append(replace(span, start=part.start, end=part.end))
+            self._between()
+        self._redacted |= bool(removed)
+        for index, spans in removed.items():
+            messages[index] = replace(messages[index], content=without(texts[index], merged(spans)))
+        return tuple(messages)
 
     def _text(self, text: str, where: str) -> str:
         """The text itself where nothing had to be replaced."""
@@ -75,12 +98,13 @@ class Prompts:
         return "".join(pieces) if changed else text
 
     def _fixed(self, text: str) -> None:
-        """Stop strings and constraints on the answer cannot be rewritten: what would have to be, refuses."""
+        """Stop strings and constraints on the answer cannot be rewritten: what would have to be, refuses. What only
+        looks like a password is left: schemas name their fields so."""
         if self._duties.proven is None:
             return
         for done in in_slices(Window(scan), text, self._between, last=True):
             for span in done.spans:
-                refuse = span.certain and self._duties.rewrites
+                refuse = self._duties.rewrites and (span.certain or span.detector != SECRETS)
                 self._tally.span(span, "block" if refuse else "flag", "parameters")
                 self._blocked |= refuse
 

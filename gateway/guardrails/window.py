@@ -11,23 +11,29 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gateway.guardrails.detector import BREAKS, GROUPED, IDEOGRAPHS, LONGEST
-from gateway.guardrails.folding import folded
-from gateway.guardrails.secrets import pem_start
+from gateway.guardrails.detectors.email import email_start
+from gateway.guardrails.detectors.form import BREAKS, GROUPED, IDEOGRAPHS, LONGEST
+from gateway.guardrails.detectors.groups import LETTERS, LEVELS, MOST_BETWEEN, flattened, grouped
+from gateway.guardrails.detectors.secrets import key_start, pem_start
+from gateway.guardrails.folding import folded, readings
 from gateway.guardrails.spans import Span
 from gateway.guardrails.timebox import Between
 
 SLICE = 8192
 """Characters per call of a regular expression: while one runs, nothing else does (the interpreter's lock)."""
-CONTEXT = 96
-"""Characters already let through that a detector may look back at: an announcing word and the gap behind it."""
-REACH = GROUPED + 8
-"""A grouped span, and the group after it that decides whether it has ended."""
+CONTEXT = 224
+"""Characters already let through that a detector may look back at: an announcing word and the gap behind it, and as
+much of a long row of groups as tells that it is none."""
+REACH = GROUPED + 40
+"""Flat characters of a row of groups that is not decided yet."""
+_SHORT_TAIL, _TAIL = 192, 2048
+"""Characters from which the groups at the end are read: usually, and with the widest gaps that are one separator."""
+_CLOSES = re.compile(r"[^\W_]|[@%€$#?!]")
+_SPOKEN = re.compile(r"\b(?:[Ll]etra|[Ll]etter)\b")
 _IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
-_GROUP = re.compile(r"[A-Z ]{0,4}|[A-Z0-9.+()\-/ ]*[0-9+(][A-Z0-9.+()\-/ ]*")
-"""A group of a number that is written with spaces, or its beginning; a blank is one that does not break a line.
-Words of ordinary text are no groups."""
-_SIGNS_AT_END = re.compile(r"[A-Z0-9.+()\-/ ]+$")
+_OPEN_TAG = re.compile(r"<[A-Za-z/!][^<>]{0,26}$|<$")
+_BEFORE = re.compile(r"[+(][ (+]{0,2}$")
+"""What may stand before the first digit of a telephone number."""
 
 Scan = Callable[[str], list[Span]]
 
@@ -100,18 +106,22 @@ def in_slices(window: Window, text: str, between: Between, *, last: bool) -> Ite
 
 
 def safe_cut(text: str) -> int:
-    """How much of `text` cannot belong to a span that ends, or is decided, after it. Signs that cannot be seen do not
-    count, as they do not for the detectors."""
-    plain, places = folded(text)
-    word = cut = _word_start(plain, len(plain))
-    if len(plain) - word <= GROUPED and _GROUP.fullmatch(plain[word:]):
-        cut = _first_group(plain, word)
-    block = pem_start(plain, 0)
-    if block is not None:
-        cut = min(cut, block)
-    if places is None:
-        return cut
-    return places[cut] if cut < len(places) else len(text)
+    """How much of `text` cannot belong to a span that ends, or is decided, after it, in any of its readings."""
+    cut = len(text)
+    for plain, places in readings(text):
+        place = _decided(plain)
+        if places is not None:
+            place = places[place] if place < len(places) else len(text)
+        cut = min(cut, place)
+    return cut
+
+
+def _decided(text: str) -> int:
+    cut = min(_word_start(text, len(text)), _open_groups(text))
+    for start in (pem_start(text, 0), key_start(text), email_start(text)):
+        if start is not None:
+            cut = min(cut, start)
+    return cut
 
 
 def _word_start(text: str, end: int) -> int:
@@ -122,18 +132,38 @@ def _word_start(text: str, end: int) -> int:
     return max([found.end() for found in _IDEOGRAPH.finditer(text, start, end)], default=start)
 
 
-def _first_group(text: str, word: int) -> int:
-    """Where the groups begin that the word at `word` may go on. A span's first has a digit, a plus or a bracket."""
-    cut, lowest = word, len(text) - REACH
-    while word > 0 and text[word - 1] == " ":
-        start = _word_start(text, word - 1)
-        whole = text[start : word - 1]
-        group = _SIGNS_AT_END.search(whole)
-        if start < lowest or group is None or not _GROUP.fullmatch(group[0]):
+def _open_groups(text: str) -> int:
+    """Where the groups of a number begin that what follows may go on; `len(text)` where there are none."""
+    tag = _OPEN_TAG.search(text, max(0, len(text) - 28))
+    end = len(text) if tag is None else tag.start()
+    for tail in (_SHORT_TAIL, _TAIL):
+        base = max(0, end - tail)
+        flat = flattened(text[base:end])
+        first, complete = _first_open(flat.text, ended=tag is not None)
+        if complete or base == 0 or tail == _TAIL:
             break
-        if group[0][0] in "+(" or any(map(str.isdigit, group[0])):
-            cut = start
-        if group[0] != whole:
-            break  # as in `IBAN:ES91`: what stands before the first group belongs to no number
-        word = start
-    return cut
+    return end if first == len(flat.text) else base + flat.at(first)
+
+
+def _first_open(text: str, *, ended: bool) -> tuple[int, bool]:
+    """The place in a flat text, and whether the groups begin behind its start."""
+    groups = grouped(text)
+    runs, levels = groups.runs, groups.levels
+    at = len(runs)
+    behind = text[runs[-1].end :] if runs else text
+    if runs and not behind and not ended:
+        at -= 1  # the run is not whole and may become anything
+        open_ = levels[at] < LEVELS
+    else:
+        open_ = len(behind) <= MOST_BETWEEN and _CLOSES.search(_SPOKEN.sub("", behind)) is None
+    letters = 0
+    while at > 0 and open_:
+        run = runs[at - 1]
+        letters = 0 if run.numeric else letters + 1
+        if not (run.joins or len(run.text) == 1) or letters > LETTERS or len(text) - run.start > REACH:
+            break
+        at -= 1
+        open_ = levels[at] < LEVELS
+    start = runs[at].start if at < len(runs) else len(text)
+    before = _BEFORE.search(text, max(0, start - 3), start)
+    return (start if before is None else before.start()), at > 0

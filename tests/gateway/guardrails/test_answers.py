@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 
 import pytest
@@ -12,6 +13,8 @@ from gateway.flow.values import Chunk, Obligations, TokenLogprob
 from gateway.guardrails import answers
 from gateway.guardrails.answers import AnswerGuard
 from gateway.guardrails.duties import duties_of
+from gateway.guardrails.scan import scan
+from gateway.guardrails.spans import Span
 from gateway.guardrails.timebox import NotInspected, Timebox
 
 CARD = ("La tarjeta es 4533", " 1229 60", "16 47", "88.", " ¿Algo más?")
@@ -87,7 +90,7 @@ async def test_choices_are_read_apart(timebox: Timebox) -> None:
 async def test_what_a_backend_never_finished_is_flushed(timebox: Timebox) -> None:
     guard = guard_of(timebox, "redact")
     await guard.check(Chunk(index=2, text="El DNI 36796476H"))
-    assert [(chunk.index, chunk.text) for chunk in await guard.flush()] == [(2, "[ES_NIF]")]
+    assert [(chunk.index, chunk.text) for chunk in await guard.flush()] == [(2, "DNI [ES_NIF]")]
     assert await guard.flush() == ()
 
 
@@ -106,22 +109,22 @@ async def test_json_stays_json(timebox: Timebox, text: str, shown: str) -> None:
     assert "".join(await run(guard_of(timebox, "redact", as_json=True), *text)) == shown
 
 
-async def test_a_long_chunk_is_read_beside_the_event_loop(timebox: Timebox) -> None:
-    text = "palabra " * 20_000
-    ticks = 0
+async def test_a_long_chunk_is_read_beside_the_event_loop(timebox: Timebox, monkeypatch: pytest.MonkeyPatch) -> None:
+    went_on, threads = threading.Event(), set[str]()
 
-    async def tick() -> None:
-        nonlocal ticks
-        while True:
-            await asyncio.sleep(0)
-            ticks += 1
+    def watched(text: str) -> list[Span]:
+        threads.add(threading.current_thread().name)
+        assert went_on.wait(30), "the loop waits for the reading"
+        return scan(text)
 
-    ticking = asyncio.create_task(tick())
-    assert (
-        await guard_of(timebox, "redact").check(Chunk(text=text + "4111 1111 1111 1111", finish_reason="stop"))
-    ).text == (text + "[CARD]")
-    ticking.cancel()
-    assert ticks > 10
+    monkeypatch.setattr(answers, "scan", watched)
+    text = "palabra " * 2000
+    reading = asyncio.create_task(
+        guard_of(timebox, "redact").check(Chunk(text=text + "4111 1111 1111 1111", finish_reason="stop"))
+    )
+    asyncio.get_running_loop().call_soon(went_on.set)
+    assert (await reading).text == text + "[CARD]"
+    assert all(name.startswith("esclusa-guard") for name in threads)
 
 
 async def broken(*_: object, **__: object) -> None:

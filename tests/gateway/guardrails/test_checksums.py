@@ -26,6 +26,7 @@ ORACLES: dict[str, tuple[Callable[[str], bool], str, tuple[str, ...]]] = {
     "ec_cedula": (checksums.ec_cedula, "ec.ci", ("9999999999", "1799999999")),
     "ec_ruc": (checksums.ec_ruc, "ec.ruc", ("1799999999001", "1769999990001", "1799999999001")),
     "pe_ruc": (checksums.pe_ruc, "pe.ruc", ("20999999999", "10999999999")),
+    "pe_dni": (checksums.pe_dni, "pe.cui", ("999999999", "99999999?")),
     "ve_rif": (checksums.ve_rif, "ve.rif", ("V999999999", "J999999999", "G999999999")),
     "luhn": (checksums.luhn, "luhn", ("9999999999999999", "999999999999999")),
 }
@@ -55,6 +56,8 @@ def test_it_agrees_with_the_oracle(name: str) -> None:
         (checksums.mod_97, "ES91 2100 0418 4502 0005 1332", "ES91 2100 0418 4502 0005 1333"),
         (checksums.mod_97, "GB29 NWBK 6016 1331 9268 19", "GB29 NWBK 6016 1331 9268 91"),
         (checksums.mod_97, "DO28BAGR00000001212453611324", "DO28BAGR00000001212453611342"),
+        (checksums.clabe, "032180000118359719", "032180000118359718"),
+        (checksums.clabe, "002 010 07777777777 1", "002 010 07777777777 2"),
         (checksums.luhn, "4111 1111 1111 1111", "4111 1111 1111 1112"),
         (checksums.nif, "12.345.678-Z", "12.345.678-A"),
         (checksums.nie, "X-1234567-L", "X-1234567-M"),

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from gateway.flow.values import ChatRequest, Message, Obligations
-from gateway.guardrails import contact, folding, payment, scan, secrets
-from gateway.guardrails.detector import GROUPED, LONGEST, Form
+from gateway.guardrails import folding, scan, window
+from gateway.guardrails.detectors import announced, email, form, groups, iban, orders, phone, regrouped, secrets
+from gateway.guardrails.detectors.form import GROUPED, LONGEST, Form
 from gateway.guardrails.duties import duties_of
 from gateway.guardrails.phrases import OVERLAP, PHRASES
 from gateway.guardrails.prompts import Prompts
@@ -20,18 +21,39 @@ from gateway.guardrails.window import CONTEXT, SLICE
 
 FINDERS = (*scan.ANYWHERE, *scan.AMONG_DIGITS)
 NUMBERED = {f"{form.category}-{number}": form for number, form in enumerate(FINDERS) if isinstance(form, Form)}
-PATTERNS = {name: form.pattern for name, form in NUMBERED.items()} | {
-    name: value
-    for module in (contact, payment, secrets, scan, folding)
-    for name, value in vars(module).items()
-    if isinstance(value, re.Pattern)
-}
+PATTERNS = (
+    {name: form.pattern for name, form in NUMBERED.items()}
+    | {
+        name: value
+        for module in (announced, email, folding, form, groups, iban, orders, phone, regrouped, scan, secrets, window)
+        for name, value in vars(module).items()
+        if isinstance(value, re.Pattern)
+    }
+    | {f"announced-{literal}": words for literal, words, _ in announced._STARTS}
+)
 KIB, MIB = 1 << 10, 1 << 20
 UNITS = (
     *("1234567890", "1 2 3 ", "4539 1234 ", "a@b.", "@", "eyJ", "eyJaaaa.", "-----BEGIN ", "ghp_", "AKIA", "a", "1."),
     *("-----BEGIN PRIVATE KEY-----", "ignore all ", "ignora las ", "password: ", "tel 1 ", "rut 1234567 ", "+1 "),
     *("ES91 2100 ", "ES91", "sk-aaaaaaaa", "1\u200b", "１２３４", "1gn0r3 ", " ", "\n", "http://a:b", "ABCD123456"),
     *("xoxb-1-", "act as a ", "seguridad social ", "RFC ABCD8501", "\u0301a"),
+    *("<b></b>1", "<!-- -->1", "<", "DNI 1\n", "1\n", "1\t \n", "A B C ", "sk-a1\n", "a.b\n", "tarjeta 1,", "1 letra "),
+    *(
+        "12345678",
+        "dni dni ",
+        "DNI 1 ",
+        "DNI N 1 ",
+        "ID1 ",
+        "card 1 2 3 4 5 6 7 8 9 0 1 2 3 4 5 6 7 8 9 ",
+        "+1 2 3 ",
+        "1.2.3.4.5.6",
+        "\x1b[0m1",
+        "x\x08",
+        "¹",
+        "\U000e0031",
+        "⑩",
+        "cuenta 1-2_3/4 ",
+    ),
 )
 
 
@@ -44,6 +66,8 @@ def repeats(tree: Any, depth: int = 0) -> list[tuple[int, int, int]]:
             if most > 1:
                 found.append((depth, least, most))
             found += repeats(inner, depth + (most > 1))
+        elif code in (codes.POSSESSIVE_REPEAT, codes.ATOMIC_GROUP):
+            continue  # never given back, so that there is one way only
         elif code is codes.SUBPATTERN:
             found += repeats(value[3], depth)
         elif code is codes.BRANCH:
@@ -55,7 +79,7 @@ def repeats(tree: Any, depth: int = 0) -> list[tuple[int, int, int]]:
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_form_has_no_repetition_inside_a_repetition_that_could_be_cut_in_two_ways(name: str) -> None:
-    nested = [one for one in repeats(parser.parse(PATTERNS[name].pattern)) if one[0] > 0]
+    nested = [one for one in repeats(parser.parse(PATTERNS[name].pattern)) if one[0] > 0 and one[1] != one[2]]
     # In these two the inner one cannot begin with what separates the turns of the outer one.
     assert not nested or name in ("_DOMAIN", "_IBAN")
 

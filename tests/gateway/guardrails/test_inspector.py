@@ -103,6 +103,28 @@ async def test_what_cannot_be_rewritten_is_refused(inspector: GuardrailInspector
 
 
 @pytest.mark.parametrize(
+    "params",
+    [
+        GenerationParams(stop=("ana.lopez@example.com",)),
+        GenerationParams(bad_words=("cédula 79.456.123",)),
+        GenerationParams(grammar={"type": "choice", "value": ["sí", "+34 612 345 678"]}),
+        GenerationParams(grammar={"type": "regex", "value": "ana\\.lopez@example\\.com|ana@example.com"}),
+        GenerationParams(grammar={"type": "choice", "value": ["3679", "6476H"]}),
+    ],
+)
+async def test_that_holds_for_what_only_looks_personal_and_for_choices_together(
+    inspector: GuardrailInspector, params: GenerationParams
+) -> None:
+    assert (await see(inspector, replace(ASK, params=params), "redact")).action == "block"
+
+
+async def test_a_schema_may_name_a_field_password(inspector: GuardrailInspector) -> None:
+    schema = {"type": "object", "properties": {"password": {"type": "string", "default": "Tr0ub4dor&3"}}}
+    params = GenerationParams(grammar={"type": "json_schema", "value": schema})
+    assert (await see(inspector, replace(ASK, params=params), "redact")).action == "allow"
+
+
+@pytest.mark.parametrize(
     ("redaction", "guardrails", "action"),
     [
         ("flag", "default", "allow"),

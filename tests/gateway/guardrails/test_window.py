@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.guardrails.detector import LONGEST
+from gateway.guardrails.detectors.form import LONGEST
 from gateway.guardrails.scan import scan
 from gateway.guardrails.spans import without
 from gateway.guardrails.window import Window

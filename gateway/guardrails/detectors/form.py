@@ -14,8 +14,8 @@ from typing import Protocol
 
 from gateway.guardrails.spans import Span
 
-GROUPED = 64
-"""Longest span with spaces inside: an IBAN has up to 42 in groups of four, a telephone with every separator 58."""
+GROUPED = 96
+"""Longest span with separators inside, in flat text: 34 signs of an IBAN, each apart from the next, have 67."""
 BREAKS = " \n\t\r\"',;<>`"
 IDEOGRAPHS = "\u3000-\u30ff\u3400-\u9fff\uac00-\ud7af"
 """No span has these inside (blanks only between its groups): a word ends there, also where a script knows no blanks."""
@@ -58,6 +58,8 @@ class Form:
     group: int = 0
     """The part of the match that is the span; the rest is a cue that stands before it."""
     certain: bool = True
+    first: str = ""
+    """How the first run of letters and digits may begin: `d8` with eight digits, `a1` with one letter (`written`)."""
 
     def find(self, text: str, lowered: str, start: int, end: int) -> Iterator[Span]:
         for match in self._started(text, lowered, start, end) if self.starts else self._searched(text, start, end):
@@ -79,3 +81,35 @@ class Form:
         while match is not None:
             yield match
             match = self.pattern.search(text, match.start() + 1, end)
+
+
+GLUED = re.compile(
+    r"(?i:dni|nif|nie|cif|rut|run|nit|ruc|rfc|cpf|doc|vat|tel|curp|cuit|cuil|cnpj|iban|card|clabe|ci|cc|id)"
+    r"(?=[A-Za-z]{0,4}[0-9])"
+)
+"""A word that is written against its number."""
+BEGIN = r"(?<![0-9][.,:])"
+"""Not among the decimals of another number."""
+END = r"(?![0-9A-ZÑ])(?![.,][0-9])(?!(?<![0-9])[a-z])"
+"""Where it may end: lower-case letters may touch its last digit (`…332abc`), nothing touches its last letter."""
+ALONE = r"(?<![\w.\-/])", r"(?![\w/]|[.\-]\w)"
+"""Edges of what is weak by itself."""
+
+
+def form(
+    category: str,
+    detector: str,
+    first: str,
+    pattern: str,
+    check: Callable[[str], bool],
+    *,
+    certain: bool = True,
+) -> Form:
+    """A number whose separators prove it as much as its digits do."""
+    return Form(category, detector, re.compile(f"{BEGIN}{pattern}{END}"), check, certain=certain, first=first)
+
+
+def weak(category: str, detector: str, first: str, pattern: str, check: Callable[[str], bool]) -> Form:
+    """A number that only looks like one: nothing may touch it."""
+    compiled = re.compile(f"{ALONE[0]}{pattern}{ALONE[1]}")
+    return Form(category, detector, compiled, check, certain=False, first=first)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gateway.guardrails.detector import BREAKS, IDEOGRAPHS, LONGEST, Form, anything
+from gateway.guardrails.detectors.form import BREAKS, IDEOGRAPHS, LONGEST, Finder, Form, anything
 from gateway.guardrails.spans import Span
 
 NAME = "secrets"
@@ -98,17 +98,63 @@ def _key(
     return Form(category, NAME, re.compile(pattern), check, tuple(starts.split("|")), group, certain)
 
 
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A key over a line break or a blank, as copied from a terminal or a page: what follows must look like its rest."""
+
+    key: Form
+
+    @property
+    def category(self) -> str:
+        return self.key.category
+
+    @property
+    def detector(self) -> str:
+        return self.key.detector
+
+    def find(self, text: str, lowered: str, start: int, end: int) -> Iterator[Span]:
+        for literal in self.key.starts:
+            at = lowered.find(literal, start, end)
+            while at >= 0:
+                halves = _HALVES.match(text, at)
+                if halves is not None and _mixed_rest(halves[3]):
+                    joined = halves[1] + halves[3]
+                    # The sign before the key decides whether it begins a word.
+                    match = self.key.pattern.match(text[max(0, at - 2) : at] + joined, min(at, 2))
+                    length = 0 if match is None else match.end() - min(at, 2)
+                    if length > len(halves[1]) and self.key.check(joined[:length]):
+                        yield Span(at, at + length + len(halves[2]), self.category, self.detector, self.key.certain)
+                at = lowered.find(literal, at + 1, end)
+
+
+def _mixed_rest(text: str) -> bool:
+    return len(text) >= 6 and any(map(str.isdigit, text)) and any(map(str.isalpha, text))
+
+
+_HALVES = re.compile(r"([A-Za-z0-9_.\-]{4,256}+)([ \t]{0,2}\r?[ \t\n][ \t]{0,2})([A-Za-z0-9_.\-]{6,256})")
+_OPEN = re.compile(
+    r"(?<![A-Za-z0-9])(?:akia|asia|abia|acca|gh[pousr]_|github_pat_|glpat-|xox|aiza|gocspx-|sk-|hf_|[sr]k_live_|npm_|sg\.)"
+    r"[a-z0-9_.\-]{0,256}[ \t\r\n]{0,6}[a-z0-9_.\-]{0,256}$",
+    re.IGNORECASE,
+)
+
+
+def key_start(text: str) -> int | None:
+    """Where a key begins that may still go on after the end of the text, or after the blank behind it."""
+    found = _OPEN.search(text, max(0, len(text) - 528))
+    return None if found is None else found.start()
+
+
 WORD = r"A-Za-z0-9_\-"
 ENDS = BREAKS.strip() + IDEOGRAPHS
-EDGE, STOP = r"(?<![A-Za-z0-9_])(?<![A-Za-z0-9_]-)", rf"(?![A-Za-z0-9_]|-[{WORD}])"
+EDGE, STOP = r"(?<![A-Za-z0-9])(?<![A-Za-z0-9_]-)", rf"(?![A-Za-z0-9_]|-[{WORD}])"
 """Not inside a name with hyphens; a dash of the sentence around it may touch."""
 _HOOK = r"[A-Za-z0-9]{8,14}/[A-Za-z0-9]{8,14}/[A-Za-z0-9]{16,48}"
 _NAMES = (
     r"(?:passw(?:or)?d|passphrase|pwd|contrase[ñn]a|clave|senha|secret|api[_\- ]?key|access[_\- ]?token)"
     r"[\"'`]{0,2} ?(?:[:=]| is | es ) ?[\"'`]{0,2}"
 )
-SECRETS = (
-    PrivateKey(),
+_KEYS = (
     _key("aws_access_key", "akia|asia|abia|acca", rf"{EDGE}(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{{16}}{STOP}"),
     _key(
         "aws_secret_key",
@@ -133,6 +179,12 @@ SECRETS = (
     _key("sendgrid_key", "sg.", rf"{EDGE}SG\.[{WORD}]{{22}}\.[{WORD}]{{43}}{STOP}"),
     _key("telegram_token", ":aa", rf"(?<=[0-9]{{8}}):(AA[{WORD}]{{33}}){STOP}", group=1),
     _key("azure_storage_key", "accountkey=", "AccountKey=([A-Za-z0-9+/]{86}==)", group=1),
+)
+"""Forms as their makers document them, or as their scanners do; a service that changes its form changes it here."""
+SECRETS: tuple[Finder, ...] = (
+    PrivateKey(),
+    *_KEYS,
+    *(Broken(key) for key in _KEYS if key.pattern.pattern.startswith(EDGE)),
     _key("jwt", "eyj", rf"{EDGE}eyJ[{WORD}]{{8,2000}}\.[{WORD}]{{4,4000}}\.[{WORD}]{{16,1400}}", _jwt),
     _key(
         "url_password",
@@ -159,4 +211,3 @@ SECRETS = (
         group=1,
     ),
 )
-"""Forms as their makers document them, or as their scanners do; a service that changes its form changes it here."""

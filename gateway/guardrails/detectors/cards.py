@@ -1,0 +1,47 @@
+"""Payment cards (ISO/IEC 7812): a known issuer, a length that it uses, and Luhn."""
+
+from __future__ import annotations
+
+from gateway.guardrails.checksums import luhn
+from gateway.guardrails.detectors.form import form
+
+NAME = "payment"
+
+
+def is_card(text: str) -> bool:
+    digits = "".join([sign for sign in text if sign.isdigit()])
+    two, four, size = int(digits[:2]), int(digits[:4]), len(digits)
+    if two in (34, 37):
+        known = size == 15
+    elif two in (36, 38, 39) or 3000 <= four <= 3059:
+        known = size == 14
+    else:
+        known = size == 16 and (
+            digits[0] == "4"
+            or 51 <= two <= 55
+            or 2221 <= four <= 2720
+            or two in (35, 65)
+            or 6440 <= four <= 6499
+            or four in (6011, 6062, 6042, 5067, 5895, 6363, 5018, 5020, 6304)
+        )
+    return known and luhn(digits)
+
+
+def _same_between(text: str) -> bool:
+    """Groups with the same separator, and a card."""
+    return len(set(text) - set("0123456789")) == 1 and is_card(text)
+
+
+def _over_lines(text: str) -> bool:
+    """The second half stands on the next line."""
+    return text[9] == "\n" and text[4] == text[14] and is_card(text)
+
+
+_BETWEEN = r"[ \n._/-]"
+_FOUR = rf"(?<![0-9]{{4}}{_BETWEEN})[2-6][0-9]{{3}}(?:{_BETWEEN}[0-9]{{4}}){{3}}(?!{_BETWEEN}[0-9]{{4}}(?![0-9A-Za-z]))"
+CARDS = (
+    form("card", NAME, "d14 d15 d16", "[2-6][0-9]{13,15}(?![.-][0-9])", is_card),
+    form("card", NAME, "d4", _FOUR, _same_between),
+    form("card", NAME, "d4", _FOUR.replace(_BETWEEN, r"[ \n-]"), _over_lines),
+    form("card", NAME, "d4", rf"3[0-9]{{3}}{_BETWEEN}[0-9]{{6}}{_BETWEEN}[0-9]{{4,5}}", _same_between),
+)

@@ -1,0 +1,27 @@
+"""Words that say that a number is something else: an order, an invoice, a part. Pure.
+
+They count against what only looks like the number of a person, never against what its form or check digits prove.
+"""
+
+from __future__ import annotations
+
+import re
+
+from gateway.guardrails.spans import Span
+
+REACH = 40
+_WORDS = re.compile(
+    r"\b(?:pedidos?|[oó]rden(?:es)?|orders?|facturas?|fra|invoices?|albar[aá]n(?:es)?|ref(?:erencias?|erences?)?|"
+    r"expedientes?|tickets?|incidencias?|lotes?|lots?|batch(?:es)?|series?|serial|modelos?|models?|piezas?|parts?|"
+    r"sku|tracking|gu[ií]as?|env[ií]os?|shipments?|p[oó]lizas?|policy|contratos?|contracts?|art[ií]culos?|items?|"
+    r"productos?|products?|versi[oó]n|version|build|c[oó]digos?|codes?|partidas?|asientos?|matr[ií]culas?|isbn|ean|"
+    r"tornillos?|referencias?|salas?|cap[ií]tulos?|chapters?|bastidor|plano|drawing|norma|case|caso)"
+    r"[^0-9]{0,16}$"
+)
+
+
+def is_order_number(span: Span, lowered: str) -> bool:
+    """Such a word stands right before it."""
+    if span.detector != "ids":
+        return False
+    return _WORDS.search(lowered, max(0, span.start - REACH), span.start) is not None

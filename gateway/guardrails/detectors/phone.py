@@ -1,0 +1,72 @@
+"""Telephone numbers: with a country code, or behind a word that announces one. They only look like what they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gateway.guardrails.detectors.form import GROUPED
+from gateway.guardrails.detectors.groups import LEVELS, level_of
+from gateway.guardrails.spans import Span
+
+NAME = "contact"
+LEAST, MOST = 8, 15
+"""Digits (E.164)."""
+_CUES = re.compile(
+    r"\b(?:tel(?:\.|[eé]fonos?|f\.?|ephone)?|tfno\.?|tlfn?o?\.?|fono|m[oó]vil|celular|cel\.?|whats?app|phone|mobile|"
+    r"ll[aá]m[ae](?:me|nos|le|r)?|call (?:me|us)?)(?!\w)[^0-9+]{0,20}(?<![\w.])(?=\(?[0-9])"
+)
+_INTERNATIONAL = re.compile(r"(?<![0-9+])\+(?=[ (]?[1-9])")
+_DIGITS = re.compile(r"[0-9]+")
+_OPENING = re.compile(r"\)?[ .\-]?\(|\)[ .\-]?|[ .\-/]")
+"""Between the groups of a number that is written in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phone:
+    category: str = "phone"
+    detector: str = NAME
+
+    def find(self, text: str, lowered: str, start: int, end: int) -> Iterator[Span]:
+        for found in (*_INTERNATIONAL.finditer(text, start, end), *_CUES.finditer(lowered, start, end)):
+            place = found.start() if text[found.start()] == "+" else found.end()
+            stop = _end_of_number(text, place)
+            if stop is not None:
+                yield Span(place, stop, self.category, self.detector, certain=False)
+
+
+def _end_of_number(text: str, place: int) -> int | None:
+    """Behind the groups that one line holds, where these are enough; else also over line breaks and markup."""
+    for wide in (False, True):
+        ends, digits, last = list[int](), "", -1
+        for group in _DIGITS.finditer(text, place, place + GROUPED):
+            if last >= 0 and not _goes_on(text[last : group.start()], wide=wide):
+                break
+            if len(digits) + len(group[0]) > MOST:
+                break
+            digits += group[0]
+            last = group.end()
+            if len(digits) >= LEAST:
+                ends.append(last)
+                if wide:
+                    break
+        while ends and _inside_word(text, ends[-1]):
+            ends.pop()
+        if ends and len(set(digits)) > 2:
+            return ends[-1]
+    return None
+
+
+def _inside_word(text: str, end: int) -> bool:
+    after = text[end : end + 1]
+    return after.isdigit() or after.isupper()
+
+
+def _goes_on(separator: str, *, wide: bool) -> bool:
+    if _OPENING.fullmatch(separator):
+        return True
+    return wide and "+" not in separator and level_of(separator) < LEVELS
+
+
+PHONE = Phone()
