@@ -215,9 +215,13 @@ def _usage(value: Any) -> Usage | None:
     if not isinstance(value, dict):
         return None
     details = value.get("prompt_tokens_details") or {}
+    prompt = _count(value.get("prompt_tokens") or value.get("input_tokens"))
+    completion = _count(value.get("completion_tokens") or value.get("output_tokens"))
+    if prompt and not completion:
+        completion = max(0, _count(value.get("total_tokens")) - prompt)
     return Usage(
-        prompt_tokens=_count(value.get("prompt_tokens")),
-        completion_tokens=_count(value.get("completion_tokens")),
+        prompt_tokens=prompt,
+        completion_tokens=completion,
         cached_tokens=_count(details.get("cached_tokens")),
         source="upstream",
     )

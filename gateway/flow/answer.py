@@ -17,6 +17,7 @@ from typing import Any
 from gateway.errors import BlockedByPolicy, GatewayError
 from gateway.flow.boundary import BOUNDARY, Finalisers, close
 from gateway.flow.context import Clock
+from gateway.flow.metering import Meter
 from gateway.flow.ports import OutputGuard
 from gateway.flow.refusals import blocked
 from gateway.flow.values import Chunk, Exchange, Failure, Finding, Outcome, Signals, Usage
@@ -94,13 +95,12 @@ class Answer:
         self._keep_text = logging == "encrypted"
         self._texts: dict[int, list[str]] = {}
         self._digest = hashlib.sha256()
-        self._emitted: dict[int, int] = {}
+        self._meter = Meter()
         self._open = set(range(exchange.request.params.n if exchange.request else 1))
         self._streams = exchange.request is not None and exchange.request.stream
         self._untold = set(self._open)
         """Choices whose end has not left yet."""
         self._usage: Usage | None = None
-        self._counted = True
         self._signals: Signals | None = None
         self._finish_reason: str | None = None
         self._stop_cause: str | None = None
@@ -159,11 +159,9 @@ class Answer:
         """Count the chunk and decide whether the answer may go on after it."""
         if chunk.index not in self._open and (chunk.text or chunk.token_ids):
             return ()  # the backend has not noticed yet that this choice was stopped
-        count = len(chunk.token_ids)
-        if not count and chunk.text:
-            count, self._counted = 1, False
-        emitted = self._emitted.get(chunk.index, 0)
-        spent = chunk.index in self._open and count > 0 and emitted >= self._authority.granted_tokens
+        emitted = self._meter.tokens.get(chunk.index, 0)
+        grows = self._meter.after(chunk) > emitted
+        spent = chunk.index in self._open and grows and emitted >= self._authority.granted_tokens
         if spent and chunk.finish_reason is None:
             # A backend that does not keep its limit: nothing past the last granted token leaves or is billed.
             return self._stop(
@@ -171,7 +169,7 @@ class Answer:
                 "budget" if self._authority.clamped else None,
                 everything=False,
             )
-        self._emitted[chunk.index] = emitted + count
+        self._meter.take(chunk)
         if chunk.usage is not None:
             self._usage = chunk.usage
         if chunk.signals is not None:
@@ -219,7 +217,7 @@ class Answer:
                 for index in sorted(self._untold)
             ]
         with BOUNDARY:
-            while not self._counted and self._usage is None:
+            while not self._meter.exact and self._usage is None:
                 # A whole answer of an upstream is here already, and what it cost is said behind its text.
                 chunk = await anext(self._stream, None)
                 if chunk is None:
@@ -283,13 +281,4 @@ class Answer:
         return await self._conclude(self.exchange, ending)
 
     def _final_usage(self) -> Usage:
-        """The backend's own figures, or what was counted on the way when it could not give any."""
-        if self._usage is not None:
-            return self._usage
-        prompt = self.exchange.estimate
-        exact = self._counted and prompt is not None and prompt.exact
-        return Usage(
-            prompt_tokens=prompt.prompt_tokens if prompt is not None else 0,
-            completion_tokens=sum(self._emitted.values()),
-            source="engine" if exact else "estimated",
-        )
+        return self._meter.usage(self._usage, self.exchange.estimate)

@@ -36,6 +36,8 @@ class Upstream:
     on_event: Callable[[int], None] | None = None
     keeps_limits: bool = False
     """Stop at `max_tokens`, as real servers do; a word is a token."""
+    misreports: dict[str, Any] | None = None
+    """Sent in place of the true usage; `{"usage": ...}` with any value, or `{}` for none at all."""
     _server: asyncio.Server | None = None
 
     @property
@@ -107,7 +109,7 @@ class Upstream:
                 return
         choice = {"delta": {}} if chat else {"text": ""}
         await self._event(writer, {"choices": [{"index": 0, **choice, "finish_reason": reason}]})
-        await self._event(writer, {"choices": [], "usage": self._usage(len(words))})
+        await self._event(writer, {"choices": [], **self._usage(11, len(words))})
         await self._raw(writer, b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")
         await writer.drain()
@@ -131,7 +133,7 @@ class Upstream:
             "object": "chat.completion",
             "model": "up",
             "choices": choices,
-            "usage": self._usage(len(words)),
+            **self._usage(11, len(words)),
         }
 
     def _answer_to(self, body: dict[str, Any]) -> tuple[tuple[str, ...], str]:
@@ -140,9 +142,11 @@ class Upstream:
             return self.words[:limit], "length"
         return self.words, "stop"
 
-    def _usage(self, words: int) -> dict[str, int]:
-        return {"prompt_tokens": 11, "completion_tokens": words, "total_tokens": 11 + words}
+    def _usage(self, prompt: int, words: int) -> dict[str, Any]:
+        if self.misreports is not None:
+            return self.misreports
+        return {"usage": {"prompt_tokens": prompt, "completion_tokens": words, "total_tokens": prompt + words}}
 
     def _vectors(self, body: dict[str, Any]) -> dict[str, Any]:
         rows = [{"index": index, "embedding": [0.5, -0.25, float(index)]} for index in range(len(body["input"]))]
-        return {"object": "list", "data": rows, "usage": {"prompt_tokens": 6, "total_tokens": 6}}
+        return {"object": "list", "data": rows, **self._usage(6, 0)}
