@@ -60,7 +60,8 @@ def test_a_budget_is_spent_by_answers_of_an_upstream_that_reports_nothing_true(
     stage.upstream.words = ("palabra " * 100,) * 10
     sub = f"u-{name.replace(' ', '-')}-{stream}"
     answers = [chat(stage, sub, stream) for _ in range(4)]
-    assert [answer.status_code for answer in answers] == [200, 200, 429, 429]
+    # A streamed answer ends where the estimate reaches what was granted, so that one more may begin.
+    assert [answer.status_code for answer in answers] == [200, 200, 200 if stream else 429, 429]
     completion = stage.records(answers[0].headers["x-request-id"])[-1]
     assert completion["tokens_out"] >= 1000
     assert completion["cost_micro"] >= 1000
