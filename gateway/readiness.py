@@ -40,7 +40,7 @@ def read_parts(
         _quarantine(kept),
         _postgres(kept, postgres),
         Part("policy", policy, serves=policy != "unavailable"),
-        Part("identity", "ready" if identity.ready else "no_keys", serves=identity.ready),
+        Part("identity", identity.state, serves=identity.ready),
         Part("limits", "degraded" if limits.degraded else "ready"),
         Part("descriptors", "lowered" if descriptors.lowered else "ready"),
         *(() if local is None else (_engine(local.status()),)),

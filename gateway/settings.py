@@ -154,7 +154,13 @@ class IdentitySettings(Section):
         description="`issued_before` of a person also stops the keys made until then of the service accounts they own",
     )
     revocation_max_stale_s: float = 86_400.0
-    """How long the last list of revocations may serve while the database is away; then 503."""
+    """How long the last list of revocations may serve while the database is away, restarts included; then 503."""
+    api_key_max_stale_s: float = Field(
+        86_400.0, ge=0, description="how long an API key serves as last known while the database is away; then 503"
+    )
+    api_key_lookup_timeout_s: float = Field(
+        1.0, gt=0, le=30, description="a look-up that takes longer counts as failed; after one nobody waits"
+    )
 
 
 class AccessSettings(Section):

@@ -49,6 +49,7 @@ from gateway.flow.pipeline import Pipeline
 from gateway.flow.ports import AuditLog, Authenticator, Authorizer, Backend
 from gateway.flow.values import Principal
 from gateway.guardrails.inspector import GuardrailInspector
+from gateway.identity.local_copies import IdentityCopies
 from gateway.identity.metrics import IdentityCollector
 from gateway.identity.repository import IdentityRepository
 from gateway.identity.revocation_store import PostgresRevocationStore
@@ -173,11 +174,12 @@ async def open_services(
         )
         await _start(access, stack)
         store = IdentityStore(engine)
+        copies = IdentityCopies(snapshot_dir(settings), settings.identity)
         revocations = RevocationList(
-            PostgresRevocationStore(store), settings.identity, clock, listen_url=store.database_url
+            PostgresRevocationStore(store), settings.identity, clock, listen_url=store.database_url, copy=copies
         )
         keys = IdentityRepository(store) if settings.identity.api_key_pepper is not None else None
-        identity = IdentityService(settings.identity, clock=clock, keys=keys, revocations=revocations)
+        identity = IdentityService(settings.identity, clock=clock, keys=keys, revocations=revocations, copies=copies)
         await _start(identity, stack)
         own_boot, dead_boots = audit.boots
         limits = _limiter(settings, clock, ids, own_boot, dead_boots)

@@ -249,5 +249,11 @@ def account_principal(account: ServiceAccount) -> Principal:
     )
 
 
+def disk_key(settings: IdentitySettings) -> bytes | None:
+    """What local copies are authenticated with; None without a pepper."""
+    pepper = settings.api_key_pepper
+    return None if pepper is None else _derive(pepper.get_secret_value(), b"esclusa-on-disk")
+
+
 def _derive(pepper: str, purpose: bytes) -> bytes:
     return hashlib.blake2b(pepper.encode("utf-8"), person=purpose, digest_size=64).digest()

@@ -32,6 +32,11 @@ class IdentityCollector(Collector):
         lookups.add_metric(["hit"], status.cache_hits)
         lookups.add_metric(["miss"], status.cache_misses)
         yield lookups
+        yield CounterMetricFamily(
+            f"{_PREFIX}_stale_keys_served",
+            "API keys accepted as last known while the database was away",
+            value=status.stale_keys_served,
+        )
         yield GaugeMetricFamily(f"{_PREFIX}_cache_entries", "Verified credentials held", value=status.cache_entries)
         yield GaugeMetricFamily(f"{_PREFIX}_revocations", "Entries in force", value=status.revocations)
         if status.revocations_age_s is not None:

@@ -25,6 +25,9 @@ _log = logging.getLogger("esclusa.identity.revocations")
 CHANNEL = "esclusa_identity"
 """NOTIFY channel of every change to revocations, keys, accounts and bindings."""
 
+SAVE_EVERY_S = 60.0
+"""How often a list that did not change is confirmed on disk."""
+
 RevocationKind = Literal["credential", "subject", "issued_before"]
 
 
@@ -45,6 +48,21 @@ class Revocation:
     created_at: datetime
     expires_at: datetime | None = None
     lifted_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRevocations:
+    confirmed_at: datetime
+    """When the store was last known to say so."""
+    entries: tuple[Revocation, ...]
+
+
+class RevocationCopy(Protocol):
+    """The last list on local disk. Both may block; neither raises."""
+
+    def save_revocations(self, saved: SavedRevocations) -> None: ...
+
+    def load_revocations(self) -> SavedRevocations | None: ...
 
 
 class RevocationStore(Protocol):
@@ -112,7 +130,8 @@ class RevocationIndex:
 class RevocationList:
     """The list of this process. `start` loads it and keeps it fresh; `contains` asks it.
 
-    With `listen_url` it also listens for notifications; the poll alone keeps the delay below 5 s.
+    With `listen_url` it also listens for notifications; the poll alone keeps the delay below 5 s. With `copy` the
+    last list survives a restart while the store is away, for as long as it may be stale.
     """
 
     def __init__(
@@ -122,8 +141,15 @@ class RevocationList:
         clock: Clock,
         *,
         listen_url: str | None = None,
+        copy: RevocationCopy | None = None,
     ) -> None:
         self._store = store
+        self._copy = copy
+        self._saving = asyncio.Lock()
+        self._saved: tuple[frozenset[Revocation], float] | None = None
+        self._asked = self._applied = 0
+        self.current = False
+        """Did the last question to the store succeed?"""
         self._settings = settings
         self._clock = clock
         self._listen_url = listen_url
@@ -137,7 +163,8 @@ class RevocationList:
 
     async def start(self) -> None:
         """Load once (an absent database is tolerated here and answered per request) and start to follow."""
-        await self.refresh()
+        if not await self.refresh():
+            await self._load_copy()
         self._tasks = [asyncio.create_task(self._follow(), name="revocation poll")]
         if self._listen_url is not None:
             self._listener = Listener(self._listen_url, [CHANNEL], self.notified)
@@ -161,14 +188,43 @@ class RevocationList:
 
     async def refresh(self) -> bool:
         """Load the present list. False when the store cannot be asked; the last list then goes on serving."""
+        self._asked += 1
+        asked, now = self._asked, self._clock.now()
         try:
-            entries = await self._store.active_revocations(self._clock.now())
+            entries = await self._store.active_revocations(now)
         except Unavailable as error:
             _log.warning("revocations not refreshed: %s", error.detail or error.message)
+            self.current = False
             return False
-        self._index = RevocationIndex.build(entries, reaches_owned=self._settings.owner_revocation_stops_keys)
-        self._loaded_at = self._clock.monotonic_s()
+        if asked > self._applied:  # of two questions at once the later one knows more
+            self._applied = asked
+            self._put_in_force(entries, self._clock.monotonic_s())
+            self.current = True
+            await self._save_copy(entries, now)
         return True
+
+    def _put_in_force(self, entries: Iterable[Revocation], confirmed_s: float) -> None:
+        self._index = RevocationIndex.build(entries, reaches_owned=self._settings.owner_revocation_stops_keys)
+        self._loaded_at = confirmed_s
+
+    async def _save_copy(self, entries: tuple[Revocation, ...], now: datetime) -> None:
+        """When the list has changed, and now and then to say that it was confirmed."""
+        if self._copy is None:
+            return
+        async with self._saving:
+            same, now_s = frozenset(entries), self._clock.monotonic_s()
+            if self._saved is not None and self._saved[0] == same and now_s - self._saved[1] < SAVE_EVERY_S:
+                return
+            self._saved = (same, now_s)
+            await asyncio.to_thread(self._copy.save_revocations, SavedRevocations(now, entries))
+
+    async def _load_copy(self) -> None:
+        saved = None if self._copy is None else await asyncio.to_thread(self._copy.load_revocations)
+        if saved is None:
+            return
+        age_s = max(0.0, (self._clock.now() - saved.confirmed_at).total_seconds())
+        _log.warning("the list of revocations is served from its local copy, which is %.0f s old", age_s)
+        self._put_in_force(saved.entries, self._clock.monotonic_s() - age_s)
 
     async def _follow(self) -> None:
         while True:
@@ -177,9 +233,9 @@ class RevocationList:
                 async with asyncio.timeout(self._settings.revocation_poll_s):
                     await self._wake.wait()
             self._wake.clear()
-            await self.refresh()
-            for refresh in self._followers:
-                await refresh()
+            if await self.refresh():
+                for refresh in self._followers:
+                    await refresh()
 
     def contains(self, principal: Principal) -> bool:
         """Local and without I/O."""
@@ -187,8 +243,7 @@ class RevocationList:
 
     def check_fresh(self) -> None:
         """Raises `Unavailable` when no list was ever loaded or the last one is older than the settings allow."""
-        loaded = self._loaded_at
-        if loaded is not None and self._clock.monotonic_s() - loaded <= self._settings.revocation_max_stale_s:
+        if self.usable:
             return
         raise Unavailable(
             "Credentials cannot be checked for revocation at the moment.",
@@ -196,6 +251,12 @@ class RevocationList:
             hint="retry; your credential may be perfectly valid",
             detail="no recent list of revocations",
         )
+
+    @property
+    def usable(self) -> bool:
+        """Is there a list that is not older than the settings allow? Without one nobody can be let in."""
+        age_s = self.age_s()
+        return age_s is not None and age_s <= self._settings.revocation_max_stale_s
 
     def age_s(self) -> float | None:
         """Seconds since the last successful load; None before the first."""

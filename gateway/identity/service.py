@@ -11,13 +11,16 @@ import logging
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from gateway.errors import GatewayError, Unauthenticated
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.values import Credential, Principal
 from gateway.identity.api_keys import ApiKeyRepository, ApiKeyVerifier, looks_like_api_key
 from gateway.identity.jwks import KeySetManager, KeySetStatus
+from gateway.identity.key_lookup import KeyLookup
 from gateway.identity.key_source import FileKeySource, HttpKeyFetcher, HttpKeySource, KeyFetcher, KeySource
+from gateway.identity.local_copies import IdentityCopies
 from gateway.identity.present_rights import PresentRights
 from gateway.identity.providers import Provider, ProviderTable
 from gateway.identity.revocations import RevocationList
@@ -40,6 +43,7 @@ class IdentityStatus:
     refusals: Mapping[str, int] = field(default_factory=dict)
     revocations: int = 0
     revocations_age_s: float | None = None
+    stale_keys_served: int = 0
 
 
 class IdentityService:
@@ -58,6 +62,7 @@ class IdentityService:
         keys: ApiKeyRepository | None = None,
         revocations: RevocationList | None = None,
         key_sources: Mapping[str, KeySource] | None = None,
+        copies: IdentityCopies | None = None,
     ) -> None:
         self._settings = settings
         self._providers = ProviderTable(settings.providers)
@@ -76,8 +81,9 @@ class IdentityService:
         self._fetches = any(isinstance(manager.source, HttpKeySource) for manager in self._key_sets.values())
         self._verifier = TokenVerifier(self._providers, self._key_sets, clock, max_token_bytes=settings.max_token_bytes)
         self._cache = TokenCache(clock, entries=settings.token_cache_entries, ttl_s=settings.token_cache_ttl_s)
-        self._api_keys = ApiKeyVerifier(keys, settings, clock) if keys is not None else None
         self._revocations = revocations
+        self._lookup = None if keys is None else KeyLookup(keys, settings, clock, copies=copies, changes=self._changes)
+        self._api_keys = ApiKeyVerifier(self._lookup, settings, clock) if self._lookup is not None else None
         self._present = PresentRights(keys, clock) if keys is not None else None
         self._refusals: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
@@ -105,9 +111,12 @@ class IdentityService:
         self._tasks = [
             asyncio.create_task(manager.run(), name=f"jwks refresh {name}") for name, manager in self._key_sets.items()
         ]
+        if self._lookup is not None:
+            await self._lookup.start()
         if self._revocations is not None:
-            if self._present is not None:
-                self._revocations.follow(self._present.refresh)
+            for follower in (self._present, self._lookup):
+                if follower is not None:
+                    self._revocations.follow(follower.refresh)
             await self._revocations.start()
         if self._api_keys is not None:
             self._tasks.append(asyncio.create_task(self._api_keys.run(), name="api key last use"))
@@ -125,6 +134,8 @@ class IdentityService:
             await self._revocations.close()
         if self._api_keys is not None:
             await self._api_keys.flush()
+        if self._lookup is not None:
+            await self._lookup.close()
         await self._fetcher.aclose()
 
     # -------------------------------------------------------------------------------------- authentication
@@ -159,7 +170,7 @@ class IdentityService:
         if looks_like_api_key(value):
             if self._api_keys is None:
                 raise Unauthenticated("API keys are not in use here.", hint="send a token of your identity provider")
-            changes = _never_changes if self._revocations is None else self._revocations.changes
+            changes = self._changes
             generation = changes()  # before the database is read: a change meanwhile must not be outlived
             principal = await self._api_keys.verify(value)
             expires = principal.expires_at
@@ -185,6 +196,9 @@ class IdentityService:
         )
         return verified.principal
 
+    def _changes(self) -> int:
+        return 0 if self._revocations is None else self._revocations.changes()
+
     def is_revoked(self, principal: Principal) -> bool:
         """Local, a few dictionary look-ups: asked between the chunks of a running answer."""
         return self._revocations is not None and self._revocations.contains(principal)
@@ -203,7 +217,7 @@ class IdentityService:
         key_sets = tuple(manager.status() for manager in self._key_sets.values())
         revocations = self._revocations
         return IdentityStatus(
-            ready=all(status.ready for status in key_sets),
+            ready=self.ready,
             key_sets=key_sets,
             cache_entries=len(self._cache),
             cache_hits=self._cache.hits,
@@ -211,12 +225,24 @@ class IdentityService:
             refusals=dict(self._refusals),
             revocations=0 if revocations is None else len(revocations),
             revocations_age_s=None if revocations is None else revocations.age_s(),
+            stale_keys_served=0 if self._lookup is None else self._lookup.served_stale,
         )
 
     @property
     def ready(self) -> bool:
-        """False only while some provider never had a key set."""
-        return all(manager.status().ready for manager in self._key_sets.values())
+        """Can anybody be let in? Not while a provider never had a key set, nor without a list of revocations."""
+        return self.state in ("ready", "degraded")
+
+    @property
+    def state(self) -> Literal["ready", "degraded", "no_keys", "no_revocations"]:
+        """No I/O. `degraded`: the database is away, and what was last known of revocations and API keys serves."""
+        if not all(manager.status().ready for manager in self._key_sets.values()):
+            return "no_keys"
+        revocations = self._revocations
+        if revocations is not None and not revocations.usable:
+            return "no_revocations"
+        behind = revocations is not None and not revocations.current
+        return "degraded" if behind or (self._lookup is not None and self._lookup.away) else "ready"
 
     @staticmethod
     def _note(verified: Verified, context: RequestContext) -> None:
