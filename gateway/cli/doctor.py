@@ -1,6 +1,7 @@
-"""`esclusa doctor`: one row per thing that must hold, with what was found, what is wanted and the exact fix.
+"""`esclusa doctor`: one row per thing that must hold, with what was found, what is expected and the exact fix.
 
-Every check is bounded in time and never prints a secret. The checks themselves are in `gateway.cli.checks`.
+Every check is bounded in time and never prints a secret. The checks themselves are in `gateway.cli.checks` and
+`gateway.cli.surroundings`.
 """
 
 from __future__ import annotations
@@ -35,10 +36,11 @@ def doctor(
     Example: esclusa doctor --config esclusa.yaml
     """
     from gateway.cli.checks import CHECKS
+    from gateway.cli.surroundings import SURROUNDINGS
     from gateway.settings import load_settings
 
     settings = load_settings(config)
-    findings = [_bounded(name, check, settings) for name, check in CHECKS.items()]
+    findings = [_bounded(name, check, settings) for name, check in {**CHECKS, **SURROUNDINGS}.items()]
     if as_json:
         print(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:
@@ -70,7 +72,7 @@ def _render(findings: list[Finding]) -> None:
         colour, sign = SIGNS[finding.state]
         console.print(f"[{colour}]{sign}[/{colour}] {finding.check:18} {finding.found}", soft_wrap=True)
         if finding.state != "ok":
-            console.print(f"     {'wanted':18} {finding.wanted}", soft_wrap=True)
+            console.print(f"     {'expected':18} {finding.wanted}", soft_wrap=True)
             console.print(f"     {'fix':18} {finding.fix}", soft_wrap=True)
     bad = sum(finding.state == "fail" for finding in findings)
     print(f"{len(findings)} checks, {bad} failed", file=sys.stderr)

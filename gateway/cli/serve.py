@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import shutil
 import sys
 import time
@@ -78,6 +79,8 @@ def _run(settings: Settings) -> None:
     from gateway.telemetry.logs import configure_logs
 
     configure_logs(settings.log)
+    for warning in lonely_stores(settings):
+        logging.getLogger("esclusa.serve").warning("%s", warning)
     try:
         uvloop.run(_serve(settings))
     except OSError as error:
@@ -108,7 +111,7 @@ async def _serve(settings: Settings) -> None:
             told.cancel()
             for collector in collectors:
                 services.registry.register(collector)
-            _panel(services, url, time.monotonic() - started)
+            _panel(services, url, time.monotonic() - started, lonely_stores(settings))
 
         try:
             await run_server(settings, prepare=prepare, on_ready=ready, progress=progress)
@@ -131,7 +134,22 @@ async def _tell(progress: BootProgress) -> None:
         await asyncio.sleep(0.2)
 
 
-def _panel(services: Services, url: str, took_s: float) -> None:
+def lonely_stores(settings: Settings) -> list[str]:
+    """What only this replica will know, because one store is configured and the other is not. Pure."""
+    stores = settings.store
+    if stores.database_url is not None and stores.redis_url is None:
+        return [
+            "REDIS_URL is unset: a private Valkey counts the limits of this replica alone; with several replicas "
+            "each grants the whole of every budget"
+        ]
+    if stores.redis_url is not None and stores.database_url is None:
+        return [
+            "DATABASE_URL is unset: policies, keys and audit records live in a private Postgres of this replica alone"
+        ]
+    return []
+
+
+def _panel(services: Services, url: str, took_s: float, warnings: list[str]) -> None:
     settings = services.settings
     lines = [f"Esclusa {services.version} is ready after {took_s:.1f} s", ""]
     metrics = settings.http.metrics_port
@@ -144,6 +162,8 @@ def _panel(services: Services, url: str, took_s: float) -> None:
         capacity = backend.status().get("kv_capacity")
         if capacity:
             lines.append(f"  KV cache {capacity}")
+    for warning in warnings:
+        lines += ["", f"  Warning: {warning}."]
     if settings.local.enabled:
         token = _demo_token(settings)
         lines += [

@@ -141,9 +141,13 @@ class GatewayMetrics(Collector):
 
     def _by_model(self) -> Iterable[Metric]:
         tokens = CounterMetricFamily(
-            "gen_ai_client_token_usage", "Tokens.", labels=["gen_ai_request_model", "gen_ai_token_type"]
+            "gen_ai_client_token_usage",
+            "Tokens used, by model and kind.",
+            labels=["gen_ai_request_model", "gen_ai_token_type"],
         )
-        cost = CounterMetricFamily("esclusa_cost_micro", "Micro-units of currency.", labels=["model", "currency"])
+        cost = CounterMetricFamily(
+            "esclusa_cost_micro", "Cost of requests in millionths of the currency unit.", labels=["model", "currency"]
+        )
         duration = HistogramMetricFamily(
             "gen_ai_server_request_duration_seconds",
             "From arrival to the end of the answer.",
@@ -190,7 +194,15 @@ HELP: Mapping[str, str] = {
     "audit_open_requests": "Requests with an intent record and no completion record yet.",
     "audit_ingest_lag_s": "Age in seconds of the oldest audit record that is not in Postgres.",
     "audit_shipped": "Audit records that this process has written to Postgres.",
-    "audit_quarantined": "Audit records or files kept aside because they could not be read or stored.",
+    "audit_quarantined": "Audit records that Postgres refused and that are kept aside.",
+    "audit_quarantined_files": "Damaged files of the audit spool that are kept aside.",
+    "audit_lost_records": "Audit records that damage to the spool has destroyed, where their number is known.",
+    "audit_spool_restored": "Times that a removed spool folder was put back.",
+    "audit_stray_rows": "Audit rows whose month has no partition of its own.",
+    "audit_misdated": "Audit records whose time is far from the clock of Postgres.",
+    "audit_clock_skew_s": "Seconds between the clocks of this process and of Postgres when records were last shipped.",
+    "audit_postgres_behind": "1 while Postgres does not take audit records.",
+    "audit_housekeeping_fails": "1 while partitions of the audit table cannot be made or removed.",
     "audit_recovered": "Audit records of earlier runs that this process has shipped.",
     "limits_in_flight": "Requests that hold a claim on a limit.",
     "limits_pending_settlements": "Settlements that wait for the limit store.",

@@ -40,7 +40,8 @@ def test_the_spool_says_that_it_fills_before_it_refuses(used: int, healthy: bool
 
 def test_records_kept_aside_are_said_and_do_not_stop_serving() -> None:
     assert _quarantine({"quarantined": 0}) == Part("quarantine", "empty")
-    assert _quarantine({"quarantined": 3}) == Part("quarantine", "holds_records")
+    for name in ("quarantined", "quarantined_files", "lost_records"):
+        assert _quarantine({name: 3}) == Part("quarantine", "holds_records")
 
 
 def test_a_postgres_that_answers_and_takes_no_records_is_not_ready() -> None:
@@ -49,6 +50,7 @@ def test_a_postgres_that_answers_and_takes_no_records_is_not_ready() -> None:
     watch.state = "ready"
     assert _postgres({"postgres": "ok"}, watch) == Part("postgres", "ready")
     assert _postgres({"postgres": "DiskFullError"}, watch) == Part("postgres", "takes_no_records")
+    assert _postgres({"housekeeping_fails": True}, watch) == Part("postgres", "housekeeping_fails")
     watch.state = "away"
     assert _postgres({"postgres": "OSError"}, watch).state == "away"
 

@@ -40,6 +40,7 @@ async def test_a_full_disk_refuses_with_503_and_recovers_by_itself(start: Any, r
     with pytest.raises(Unavailable) as error:
         await service.intent(refused)
     assert (error.value.status, error.value.code) == (503, "audit_unavailable")
+    assert "is not run" in error.value.message
     assert not service.healthy
     disk.repair()
     await until_healthy(service)
@@ -59,8 +60,10 @@ async def test_the_completion_of_an_admitted_request_outlives_a_full_disk(start:
     await service.intent(exchange)
     disk.fill()
     if mode == "strict":
-        with pytest.raises(Unavailable):
+        with pytest.raises(Unavailable) as told:
             await service.completion(finished(exchange))
+        assert "was run" in told.value.message
+        assert "not run" not in told.value.message
     else:
         await service.completion(finished(exchange))
     await asyncio.sleep(0.7)
