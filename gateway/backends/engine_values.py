@@ -121,11 +121,22 @@ GRAMMAR_NAMES = {
 }
 
 
-def as_gateway_error(error: Any, grammar_param: str | None = None) -> GatewayError:
-    """An `EngineError` as the caller sees it. `grammar_param`: the field that the constraint of the answer came in."""
+def as_gateway_error(error: Any, grammar_param: str | None = None, *, prompt_param: str = "prompt") -> GatewayError:
+    """An `EngineError` as the caller sees it. `grammar_param` and `prompt_param`: the fields that the constraint of the
+    answer and the prompt came in."""
     code = str(error.code)
     if code == "context_length_exceeded":
-        return ContextLengthExceeded(error.message, param=error.field, hint=error.hint)
+        window, prompt, output = error.max_model_len, error.prompt_tokens, error.max_tokens
+        told = (
+            f"you requested {prompt + output} tokens ({prompt} in the prompt, {output} in the completion)"
+            if error.fits
+            else f"your {prompt_param} has {prompt} tokens ({prompt_param} is too long)"
+        )
+        return ContextLengthExceeded(
+            f"This model's maximum context length is {window} tokens. However, {told}.",
+            param="max_tokens" if error.fits else prompt_param,
+            hint=error.hint,
+        )
     if code == "invalid_grammar":
         name = GRAMMAR_NAMES.get(error.field.removeprefix("grammar."), "grammar")
         return InvalidRequest(

@@ -123,7 +123,7 @@ class LocalBackend:
                 ids, share_key=share_key, share_weight=share_weight, priority=priority, deadline_s=deadline_s
             )
         except EngineError as error:
-            raise as_gateway_error(error) from None
+            raise as_gateway_error(error, prompt_param="input") from None
         return tuple(vectors), Usage(prompt_tokens=sum(len(one) for one in ids))
 
     def status(self) -> Mapping[str, object]:

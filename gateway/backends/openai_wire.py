@@ -173,7 +173,11 @@ def refusal(status: int, headers: Mapping[bytes, bytes], raw: bytes) -> GatewayE
         except (UpstreamFailed, AttributeError):
             code = None
         if code == "context_length_exceeded":
-            return ContextLengthExceeded("The prompt and `max_tokens` do not fit into this model.", param="messages")
+            return ContextLengthExceeded(
+                "This model's maximum context length is exceeded by your prompt and `max_tokens`.",
+                param="messages",
+                hint="shorten the prompt or lower `max_tokens`",
+            )
         if status != 404:
             return InvalidRequest("The model's server does not accept these parameters.", code="upstream_refused")
     return UpstreamFailed("The model's server refused or failed.", detail=f"status {status}")

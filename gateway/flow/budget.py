@@ -56,8 +56,8 @@ def estimate(
         raise prompt_too_long(request, card, str(prompt_tokens))
     if exact and params.max_tokens is not None and params.max_tokens > room:
         raise ContextLengthExceeded(
-            f"The prompt has {prompt_tokens} tokens and `max_tokens` is {params.max_tokens}; together they exceed "
-            f"the window of {card.context_window} tokens of `{card.id}`.",
+            f"{overflow(card)} However, you requested {prompt_tokens + params.max_tokens} tokens "
+            f"({prompt_tokens} in the prompt, {params.max_tokens} in the completion).",
             param="max_tokens",
             hint=f"the largest `max_tokens` that fits is {room}",
         )
@@ -77,16 +77,20 @@ def prompt_too_long(request: ChatRequest, card: ModelCard, count: str) -> Contex
     """`count`: the prompt's tokens, or "at least" so many where it was not read to its end."""
     if request.action == "embeddings":
         return ContextLengthExceeded(
-            f"An input has {count} tokens; `{card.id}` reads at most {card.context_window}.",
+            f"{overflow(card)} However, an input has {count} tokens (input is too long).",
             param="input",
             hint="shorten the input",
         )
     return ContextLengthExceeded(
-        f"The prompt has {count} tokens; `{card.id}` reads at most {card.context_window - 1} "
-        f"and one must be left for the answer.",
+        f"{overflow(card)} However, your prompt has {count} tokens (prompt is too long).",
         param="messages" if request.action == "chat" else "prompt",
         hint="shorten the prompt",
     )
+
+
+def overflow(card: ModelCard) -> str:
+    """OpenAI's sentence: clients that shorten a conversation and try again recognize an overflow by these words."""
+    return f"This model's maximum context length is {card.context_window} tokens."
 
 
 def granted_tokens(bound: Estimate, reservation: Reservation | None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import re
 from collections.abc import Iterator
 
 import openai
@@ -285,3 +286,23 @@ def test_evidence_of_the_engine_is_in_the_record(stage: Stage, client: OpenAI) -
     assert record["engine"]["prefill_us"] > 0
     assert len(record["what"]["model_sha256"]) == 64
     assert intent["policy_version"] == completion["policy_version"] == 1
+
+
+LITELLM_OVERFLOW = ("This model's maximum context length is", "prompt is too long")
+"""Two of the phrases by which LiteLLM, LangChain, CrewAI and aider recognize an overflow, and shorten and try again."""
+
+
+@pytest.mark.parametrize("max_tokens", [1, 200])
+def test_a_context_overflow_is_told_in_openais_words(client: OpenAI, max_tokens: int) -> None:
+    long = [{"role": "user", "content": "palabra " * 300}]
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="tiny", messages=long, max_tokens=max_tokens)  # type: ignore[arg-type]
+    assert caught.value.code == "context_length_exceeded"
+    assert any(phrase in caught.value.message for phrase in LITELLM_OVERFLOW)
+
+
+def test_a_completion_that_leaves_no_room_for_max_tokens_is_told_so_too(client: OpenAI) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(model="tiny", messages=ASK, max_tokens=100_000)
+    assert (caught.value.code, caught.value.param) == ("context_length_exceeded", "max_tokens")
+    assert re.search(r"This model's maximum context length is \d+ tokens. However, you req", caught.value.message)

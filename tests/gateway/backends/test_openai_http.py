@@ -197,10 +197,11 @@ async def test_each_failure_has_its_code_and_never_the_upstreams_text(
 
 
 def test_an_upstreams_context_error_keeps_its_meaning() -> None:
-    raw = b'{"error": {"code": "context_length_exceeded", "message": "your prompt was: ..."}}'
+    raw = b'{"error": {"code": "context_length_exceeded", "message": "secret of the upstream"}}'
     error = refusal(400, {}, raw)
     assert isinstance(error, ContextLengthExceeded)
-    assert "your prompt" not in error.message
+    assert "secret" not in error.message
+    assert "This model's maximum context length is" in error.message
 
 
 def test_a_wrong_key_of_ours_is_not_the_callers_fault() -> None:
