@@ -1,4 +1,4 @@
-"""Brings a private store back that died under a running gateway: on its old port, with patience, not for ever.
+"""Brings a private store back that died under a running gateway: on its old port, as often as it takes.
 
 Knows servers as `PrivateServer`. The gateway itself needs no telling: it lives through an outage of either store and
 finds the port again.
@@ -21,10 +21,11 @@ from gateway.local.private_server import PrivateServer
 _log = logging.getLogger("esclusa.local")
 
 WATCH_S = 0.25
-BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Before each restart. After the last one fails or is followed by another death, the store stays down."""
+BACKOFF_S = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
+"""Before each restart; the last one before all that follow. A store that were given up would leave API keys and the
+admin API refused until somebody restarts the gateway."""
 STEADY_S = 60.0
-"""A server that has run for so long begins again with all its restarts."""
+"""A server that has run for so long begins again with the shortest pause."""
 
 
 class StoreKeeper(Collector):
@@ -66,13 +67,12 @@ class StoreKeeper(Collector):
                 if time.monotonic() - up_since > STEADY_S:
                     attempt = 0
                 continue
-            if attempt >= len(self._backoff_s):
-                _log.critical("the private %s died again and stays down; restart the gateway", server.name)
-                return
-            _log.error("the private %s died; restart %d of %d", server.name, attempt + 1, len(self._backoff_s))
-            if await self._closed(self._backoff_s[attempt]):
-                return
+            pause_s = self._backoff_s[min(attempt, len(self._backoff_s) - 1)]
             attempt += 1
+            level = logging.ERROR if attempt < len(self._backoff_s) else logging.CRITICAL
+            _log.log(level, "the private %s died; restart %d in %g s", server.name, attempt, pause_s)
+            if await self._closed(pause_s):
+                return
             try:
                 await asyncio.to_thread(server.start, port=server.port)
             except (LocalStoreError, OSError) as error:
