@@ -174,6 +174,7 @@ async def _boot(
             await asyncio.gather(preparing, return_exceptions=True)
             return
         async with open_services(preparing.result(), progress, plan) as services:
+            services.expose("connections", server.connections.state)
             lobby.open(create_app(services))
             lobby.refusals.connect(services.count)
             metrics = None if metrics_listener is None else services.serve_metrics(make_server, metrics_listener)

@@ -15,7 +15,10 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from gateway.api.acceptor import Acceptor
+from gateway.api.connection_limits import ConnectionLimits
+from gateway.api.connections import Connections
 from gateway.api.protocol import guarded
+from gateway.api.proxies import TrustedProxies
 from gateway.api.refusals import Refusals
 from gateway.descriptors import DescriptorPlan, plan_descriptors, raise_limit
 from gateway.errors import ConfigError
@@ -55,9 +58,9 @@ def listen(host: str, port: int) -> socket.socket:
 class GatewayServer(uvicorn.Server):
     """uvicorn without its signal handling: `serve` decides when to drain and when to stop hard."""
 
-    def __init__(self, config: uvicorn.Config, most_connections: int) -> None:
+    def __init__(self, config: uvicorn.Config, connections: Connections) -> None:
         super().__init__(config)
-        self.most_connections = most_connections
+        self.connections = connections
         self.announces = False
         """Told by SIGTERM: whoever sends requests here learns it from `/readyz` before the port closes."""
         self._hurried = asyncio.Event()
@@ -84,14 +87,18 @@ class GatewayServer(uvicorn.Server):
                 config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
             )
 
-        most = self.most_connections + REFUSED_AT_ONCE
+        most = self.connections.limits.max_connections + REFUSED_AT_ONCE
+
+        def is_full() -> bool:
+            return len(self.server_state.connections) >= most and not self.connections.has_room()
+
         self.servers = []
         for listener in sockets or ():
             acceptor = Acceptor(
                 listener,
                 protocol,
                 backlog=config.backlog,
-                is_full=lambda: len(self.server_state.connections) >= most,
+                is_full=is_full,
             )
             acceptor.start()
             self.servers.append(acceptor)  # type: ignore[arg-type]
@@ -140,29 +147,34 @@ def fit_descriptors(settings: Settings) -> DescriptorPlan:
 
 def make_server(app: ASGIApp, settings: HttpSettings, refusals: Refusals | None = None) -> GatewayServer:
     protocol = guarded(
-        header_timeout_s=settings.header_timeout_s,
-        max_header_bytes=settings.max_header_bytes,
-        max_connections=settings.max_connections,
+        ConnectionLimits(
+            header_timeout_s=settings.header_timeout_s,
+            # A route that reads its body itself says so first, with a record; this bound holds for every route.
+            body_timeout_s=2 * settings.body_timeout_s,
+            write_timeout_s=settings.write_timeout_s,
+            max_header_bytes=settings.max_header_bytes,
+            max_connections=settings.max_connections,
+            max_connections_per_address=settings.max_connections_per_address,
+            max_unsent_bytes=settings.max_unsent_bytes,
+        ),
         ids=SystemIds(),
+        trusted=TrustedProxies(settings.trusted_proxies).trust,
         refusals=refusals,
     )
-    return GatewayServer(
-        uvicorn.Config(
-            app,
-            http=protocol,
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            date_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=int(settings.shutdown_grace_s),
-            backlog=2048,
-        ),
-        settings.max_connections,
+    config = uvicorn.Config(
+        app,
+        http=protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        date_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=int(settings.shutdown_grace_s),
+        backlog=2048,
     )
+    return GatewayServer(config, protocol.registry)
 
 
 def handle_signals(stop: asyncio.Event, server: GatewayServer) -> Callable[[], None]:

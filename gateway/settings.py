@@ -54,7 +54,18 @@ class HttpSettings(Section):
     body_timeout_s: float = 30.0
     request_timeout_s: float = Field(600.0, gt=0, description="deadline of one answer, queueing included")
     max_concurrent_requests: int = 1024
-    max_connections: int = 4096
+    max_connections: int = Field(
+        4096, gt=0, description="beyond it a new one takes the place of the one that has waited longest for its request"
+    )
+    max_connections_per_address: int = Field(
+        1024, gt=0, description="the same for one IPv4 address or IPv6 /64; `trusted_proxies` are not counted"
+    )
+    write_timeout_s: float = Field(
+        30.0, gt=0, description="a client that takes less than 1 KiB/s of its answer for so long is disconnected"
+    )
+    max_unsent_bytes: int = Field(
+        256 * 1024 * 1024, gt=0, description="of answers that clients do not take; beyond it the slowest are cut off"
+    )
     operator_slots: int = Field(
         16,
         ge=1,

@@ -100,6 +100,10 @@ class Services:
     backends: Mapping[str, Backend] = field(default_factory=dict)
     engines: EngineOperator | None = None
 
+    def expose(self, part: str, state: Callable[[], Mapping[str, object]]) -> None:
+        """Add the numbers of a part that is built outside of here to `/metrics`."""
+        self.registry.register(StateCollector({part: state}))
+
     async def leave(self) -> None:
         """Before the last requests end: none of them may wait for an engine that an operator has paused."""
         if self.engines is not None:

@@ -56,7 +56,7 @@ class Inference:
             with BOUNDARY:
                 async with await self._pipeline.answer(arrival) as answer:
                     if known(answer.exchange.request).stream:
-                        await self._stream(answer, sent, hangup)
+                        await self._stream(answer, sent)
                     else:
                         await self._whole(answer, sent)
         except GatewayError as error:
@@ -89,13 +89,13 @@ class Inference:
         body = orjson.dumps(whole_answer(self._shape, answer.exchange, choices))
         await respond(send, body, answer_headers(answer.exchange, final=True))
 
-    async def _stream(self, answer: Answer, send: Send, hangup: Hangup) -> None:
+    async def _stream(self, answer: Answer, send: Send) -> None:
         request = known(answer.exchange.request)
         head = envelope(self._shape, answer.exchange, streaming=True)
         if request.include_usage:
             head["usage"] = None
         opened: dict[int, int] = {}
-        async with EventStream(send, answer_headers(answer.exchange, final=False), hangup.leave) as events:
+        async with EventStream(send, answer_headers(answer.exchange, final=False)) as events:
             try:
                 with BOUNDARY:
                     async for chunk in answer:

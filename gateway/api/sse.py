@@ -1,12 +1,12 @@
 """A stream of server-sent events, byte-exact: frames, heartbeats, in-band errors, `[DONE]` only after a clean end.
 
-Knows the wire, not the meaning of what it carries. A reader that stops reading is let go after `stall_s`.
+Knows the wire, not the meaning of what it carries. Clients that stop reading are the connection's business.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import orjson
@@ -31,23 +31,18 @@ class EventStream:
         self,
         send: Send,
         headers: list[tuple[bytes, bytes]],
-        on_stall: Callable[[], None],
         *,
         heartbeat_s: float = 15.0,
-        stall_s: float = 30.0,
     ) -> None:
         self._send = send
         self._headers = headers
-        self._on_stall = on_stall
         self._heartbeat_s = heartbeat_s
-        self._stall_s = stall_s
         self._loop = asyncio.get_running_loop()
         self._started = False
-        self._writing_since: float | None = None
+        self._writing = False
         self._wrote_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._ping: asyncio.Task[None] | None = None
-        self._task = asyncio.current_task()
 
     async def __aenter__(self) -> EventStream:
         self._arm()
@@ -76,22 +71,17 @@ class EventStream:
         await self._body(b"", more=False)
 
     async def _body(self, data: bytes, *, more: bool) -> None:
-        self._writing_since = self._loop.time()
+        self._writing = True
         await self._send({"type": "http.response.body", "body": data, "more_body": more})
-        self._writing_since = None
+        self._writing = False
         self._wrote_at = self._loop.time()
 
     def _arm(self) -> None:
         self._timer = self._loop.call_later(self._heartbeat_s, self._beat)
 
     def _beat(self) -> None:
-        now = self._loop.time()
-        if self._writing_since is not None:
-            if now - self._writing_since >= self._stall_s and self._task is not None:
-                self._on_stall()
-                self._task.cancel()
-                return
-        elif self._started and now - self._wrote_at >= self._heartbeat_s / 2 and not self._pinging():
+        quiet_s = self._loop.time() - self._wrote_at
+        if self._started and not self._writing and quiet_s >= self._heartbeat_s / 2 and not self._pinging():
             self._ping = self._loop.create_task(self._body(PING, more=True))
         self._arm()
 
