@@ -71,7 +71,9 @@ class EventDetail(EventView):
     schema_version: int
     boot_id: UUID
     node_seq: int
-    personal: dict[str, str] | None
+    personal: dict[str, Any] | None = Field(
+        description="what may be erased: the caller's values, and what an administrator's record says about whom"
+    )
     prev_hash: str = Field(description="hexadecimal")
     hash: str
     seal_id: int | None

@@ -67,7 +67,7 @@ CONTENT = ("event_id", "kind", "request_id", "tenant", "ciphertext", "key_id", "
 _NOTHING: Mapping[str, Any] = {}
 
 
-def encode_side(personal: Mapping[str, str], salt: bytes) -> bytes:
+def encode_side(personal: Mapping[str, Any], salt: bytes) -> bytes:
     """What travels beside `rec` and may be erased: the clear personal values and their salt."""
     if not personal:
         return b""
@@ -82,7 +82,7 @@ def with_contents(side: bytes, sealed: Sequence[Sealed]) -> bytes:
     return b"%b%b%b}" % (side[:-1] + b"," if side else b"{", b'"contents":', contents)
 
 
-def decode_side(side: bytes) -> tuple[dict[str, str], bytes | None]:
+def decode_side(side: bytes) -> tuple[dict[str, Any], bytes | None]:
     if not side:
         return {}, None
     document = parse_json(side)

@@ -14,7 +14,8 @@ from typing import Any
 from uuid import UUID
 
 from gateway.audit.columns import encode_side
-from gateway.audit.event import SCHEMA_VERSION, Origin, Record, commitments, filled, finish
+from gateway.audit.event import SCHEMA_VERSION, Origin, Record, filled, finish
+from gateway.audit.personal import commitments
 from gateway.audit.segment import SUFFIX
 from gateway.flow.values import ANONYMOUS, Outcome
 

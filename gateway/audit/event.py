@@ -15,10 +15,13 @@ from uuid import UUID
 
 from gateway.audit.canonical import CommitmentKey, canonical_json, storable
 from gateway.audit.columns import encode_side
+from gateway.audit.personal import commitments, labels
+from gateway.audit.public_path import public_path
 from gateway.flow.context import RequestContext
 from gateway.flow.values import Principal
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""1: targets, reasons and differences of `admin` records were hashed in the clear."""
 
 Phase = Literal["intent", "completion", "denied", "aggregated", "admin", "access"]
 
@@ -48,12 +51,19 @@ class Caller:
 
     who: Mapping[str, Any]
     salt: bytes
+    personal: Mapping[str, Any]
     side: bytes
 
 
-def caller(origin: Origin, context: RequestContext, principal: Principal, user_label: str | None = None) -> Caller:
+def caller(
+    origin: Origin,
+    context: RequestContext,
+    principal: Principal,
+    user_label: str | None = None,
+    metadata: Mapping[str, str] | None = None,
+) -> Caller:
     client = context.client
-    values = {
+    values: dict[str, Any] = {
         "subject": storable(principal.subject, 512),
         "display": storable(principal.display, 256),
         "source_ip": storable(client.ip, 64),
@@ -61,6 +71,7 @@ def caller(origin: Origin, context: RequestContext, principal: Principal, user_l
         "user_agent": storable(client.user_agent, 256),
         "client_request_id": storable(client.client_request_id, 128),
         "user_label": storable(user_label, 256),
+        "labels": labels(metadata) if metadata else None,
     }
     personal = {name: value for name, value in values.items() if value is not None}
     salt = secrets.token_bytes(16)
@@ -79,7 +90,7 @@ def caller(origin: Origin, context: RequestContext, principal: Principal, user_l
         "provider": principal.provider,
         "commit": commitments(origin.key, salt, personal),
     }
-    return Caller(filled(who), salt, encode_side(personal, salt))
+    return Caller(filled(who), salt, personal, encode_side(personal, salt))
 
 
 def head(origin: Origin, event_id: UUID, now: datetime, phase: Phase, context: RequestContext) -> dict[str, Any]:
@@ -94,7 +105,7 @@ def head(origin: Origin, event_id: UUID, now: datetime, phase: Phase, context: R
         "ts": now,
         "where": filled(
             {
-                "route": text(context.route, 256),
+                "route": text(public_path(context.route), 256),
                 "method": context.method,
                 "trace_id": text(context.trace_id, 128),
                 "gateway_version": origin.gateway_version,
@@ -105,10 +116,6 @@ def head(origin: Origin, event_id: UUID, now: datetime, phase: Phase, context: R
 
 def finish(event_id: UUID, document: dict[str, Any], side: bytes) -> Record:
     return Record(event_id, canonical_json(document), side)
-
-
-def commitments(key: CommitmentKey, salt: bytes, personal: Mapping[str, str]) -> dict[str, str]:
-    return {name: key.commit(salt, name, value.encode()) for name, value in personal.items()}
 
 
 def text(value: str | None, limit: int = 1024) -> str | None:

@@ -8,16 +8,29 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from gateway.audit.canonical import exact, storable
+from gateway.audit.canonical import storable
 from gateway.audit.columns import encode_side
-from gateway.audit.event import SCHEMA_VERSION, Origin, Record, caller, commitments, filled, finish, head, text
+from gateway.audit.event import SCHEMA_VERSION, Origin, Record, caller, filled, finish, head, text
 from gateway.audit.flood import Bulk
+from gateway.audit.personal import about, commitments
+from gateway.audit.public_path import public_etag, public_path
 from gateway.flow.values import ANONYMOUS, AdminEvent, Outcome
 
 
 def admin_record(origin: Origin, event_id: UUID, now: datetime, event: AdminEvent) -> Record:
-    """The record of a change (`admin`) or of a read (`access`)."""
+    """The record of a change (`admin`) or of a read (`access`). What was typed by people is only committed to."""
     by = caller(origin, event.context, event.principal)
+    before_etag = public_etag(event.before_etag)
+    beside, commit = about(
+        origin.key,
+        {
+            "target": text(event.target),
+            "reason": text(event.reason),
+            "approver": text(event.approver),
+            "before_etag": text(event.before_etag) if before_etag is None else None,
+            "diff": event.diff,
+        },
+    )
     document = head(origin, event_id, now, event.kind, event.context)
     document["who"] = by.who
     document["what"] = {"action": event.action}
@@ -32,15 +45,13 @@ def admin_record(origin: Origin, event_id: UUID, now: datetime, event: AdminEven
     document["result"] = filled({"status": event.status, "error_code": event.error_code})
     document["admin"] = filled(
         {
-            "target": text(event.target),
-            "reason": text(event.reason),
-            "before_etag": event.before_etag,
+            "target": text(public_path(event.target)),
+            "before_etag": before_etag,
             "after_etag": event.after_etag,
-            "approver": text(event.approver),
-            "diff": None if event.diff is None else _plain(event.diff),
+            "commit": commit or None,
         }
     )
-    return finish(event_id, document, by.side)
+    return finish(event_id, document, encode_side({**by.personal, **beside}, by.salt))
 
 
 def bulk_record(origin: Origin, event_id: UUID, now: datetime, bulk: Bulk) -> Record:
@@ -87,7 +98,7 @@ def interrupted_record(
     event_id: UUID,
     now: datetime,
     intent: Mapping[str, Any],
-    personal: Mapping[str, str],
+    personal: Mapping[str, Any],
     outcome: Outcome = Outcome.INTERRUPTED,
 ) -> Record:
     """The completion of a request that has none: its process died, or what told of its end is lost."""
@@ -110,16 +121,3 @@ def interrupted_record(
         outcome.value: {"boot": intent["boot"], "intent": intent["event_id"], "intent_ts": intent["ts"]},
     }
     return finish(event_id, document, encode_side(personal, salt))
-
-
-def _plain(value: Any) -> Any:
-    """JSON without floats, from whatever an admin change holds."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int | float):
-        return exact(value)
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(item) for item in value]
-    return str(value)

@@ -29,7 +29,14 @@ STATEMENT_TIMEOUT_MS = 5000
 SETTLE_S = 1.0
 
 _HIDDEN = {"rec", "prev_hash", "hash", "personal", "personal_salt", "seal_id", "schema_version", "boot_id", "node_seq"}
-_LISTED = [column for column in audit_event.c if column.name not in _HIDDEN]
+_LISTED = [
+    sa.func.coalesce(audit_event.c.personal["target"].astext, column).label("target")
+    if column.name == "target"
+    else column
+    for column in audit_event.c
+    if column.name not in _HIDDEN
+]
+"""`target` as it was, until it is erased."""
 _EQUAL = {
     "subject": audit_event.c.subject,
     "tenant": audit_event.c.tenant,
@@ -206,6 +213,7 @@ def whole(row: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("prev_hash", "hash"):
         event[name] = event[name].hex()
     event["record"] = parse_json(event.pop("rec"))
+    event["target"] = (event["personal"] or {}).get("target", event["target"])
     event.pop("personal_salt")
     return event
 

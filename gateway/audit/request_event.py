@@ -8,9 +8,10 @@ from typing import Any, Literal
 from uuid import UUID
 
 from gateway.audit.canonical import exact, micro
-from gateway.audit.columns import with_contents
+from gateway.audit.columns import encode_side, with_contents
 from gateway.audit.content import Sealed, digests
 from gateway.audit.event import Caller, Origin, Phase, Record, caller, filled, finish, head, text
+from gateway.audit.personal import commitment, storable_json
 from gateway.flow.context import RequestContext
 from gateway.flow.values import ChatRequest, Decision, Exchange, Finding, Outcome, Signals
 
@@ -21,7 +22,9 @@ DENIED_CODES = frozenset({"blocked_by_policy"})
 def request_caller(origin: Origin, exchange: Exchange) -> Caller:
     """Made once per request and given to both of its records."""
     request = exchange.request
-    return caller(origin, exchange.context, exchange.principal, None if request is None else request.user_label)
+    if request is None:
+        return caller(origin, exchange.context, exchange.principal)
+    return caller(origin, exchange.context, exchange.principal, request.user_label, request.metadata)
 
 
 def request_record(
@@ -36,7 +39,7 @@ def request_record(
     """The `intent`, `completion` or `denied` record of a request; `sealed` travels beside it, its digests inside."""
     context, request = exchange.context, exchange.request
     document = head(origin, event_id, now, phase, context)
-    document["who"] = by.who
+    document["who"], side = by.who, by.side
     document["what"] = _what(request, exchange, context)
     document["decision"] = _decision(exchange)
     result = {
@@ -47,9 +50,13 @@ def request_record(
     }
     if exchange.failure is not None:
         result["error_code"] = exchange.failure.code
-        result["error_detail"] = text(exchange.failure.detail)
         if result["status"] is None:
             result["status"] = exchange.failure.status
+        if exchange.failure.detail is not None:
+            # It may repeat what a caller or another server sent.
+            detail = storable_json(text(exchange.failure.detail))
+            result["detail_commit"] = commitment(origin.key, by.salt, "error_detail", detail)
+            side = encode_side({**by.personal, "error_detail": detail}, by.salt)
     document["result"] = filled(result)
     if exchange.findings:
         document["safety"] = [_finding(finding) for finding in exchange.findings]
@@ -73,7 +80,7 @@ def request_record(
             "total_us": timings.total_us,
         }
     )
-    return finish(event_id, document, with_contents(by.side, sealed))
+    return finish(event_id, document, with_contents(side, sealed))
 
 
 def effect(exchange: Exchange) -> Literal["allow", "deny", "error"]:

@@ -64,6 +64,7 @@ audit_event = sa.Table(
     sa.Index("ix_audit_event_subject_ts", "subject", "ts"),
     sa.Index("ix_audit_event_model_served_ts", "model_served", "ts"),
     sa.Index("ix_audit_event_refused", "ts", postgresql_where=sa.text("decision <> 'allow'")),
+    sa.Index("ix_audit_event_system", "ts", postgresql_where=sa.text("phase = 'system'")),
     sa.Index("ix_audit_event_request_id", "request_id"),
     sa.Index("ix_audit_event_chain", "boot_id", "node_seq"),
     sa.Index("ix_audit_event_ingested_at", "ingested_at", "event_id"),

@@ -19,6 +19,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.audit.canonical import CommitmentKey, chain_hash, genesis, parse_json
 from gateway.audit.columns import DERIVED, derive
+from gateway.audit.committed import differing
 from gateway.audit.damage import ACTION, Damage, covers, damage_of
 from gateway.audit.tables import audit_event, audit_quarantine, plain
 
@@ -98,25 +99,11 @@ class ChainWalker:
         except (KeyError, TypeError, ValueError) as error:
             yield self._problem("unreadable", row, type(error).__name__)
             return
-        differing = [name for name, value in expected.items() if row[name] != value]
-        if differing:
-            yield self._problem("column_mismatch", row, ", ".join(differing))
-        yield from self._compare_personal(row, document.get("who", {}).get("commit", {}))
-
-    def _compare_personal(self, row: Mapping[str, Any], committed: Mapping[str, str]) -> Iterator[Problem]:
-        personal = dict(row["personal"] or {})
-        if row["subject"] is not None:
-            if personal.get("subject", row["subject"]) != row["subject"]:
-                yield self._problem("personal_mismatch", row, "subject")
-            personal["subject"] = row["subject"]
-        if set(personal) - set(committed):
-            yield self._problem("personal_mismatch", row, ", ".join(sorted(set(personal) - set(committed))))
-        salt = row["personal_salt"]
-        if self.key is None or salt is None:
-            return
-        for name, value in personal.items():
-            if name in committed and not self.key.matches(salt, name, str(value).encode(), committed[name]):
-                yield self._problem("personal_mismatch", row, name)
+        changed = [name for name, value in expected.items() if row[name] != value]
+        if changed:
+            yield self._problem("column_mismatch", row, ", ".join(changed))
+        for names in differing(document, row, self.key):
+            yield self._problem("personal_mismatch", row, names)
 
     def _problem(self, kind: str, row: Mapping[str, Any], detail: str) -> Problem:
         return Problem(kind, self.boot_id, self.node_id, row["node_seq"], row.get("event_id"), detail)

@@ -62,9 +62,10 @@ async def test_admin_changes_carry_target_and_etags(service: AuditService, rows:
     await service.admin(change())
     await service.settle(5)
     (row,) = await rows("phase = 'admin'")
-    assert row["target"] == "policies/default"
+    assert (row["target"], row["personal"]["target"]) == ("policies/*", "policies/default")
     assert b'"after_etag":"v4"' in row["rec"]
-    assert b'"rate":"0.5"' in row["rec"]
+    assert row["personal"]["diff"] == {"rate": "0.5", "added": ["r-10"]}
+    assert row["personal"]["reason"] == "trimestre nuevo"
 
 
 async def test_the_hashed_record_holds_no_personal_value_in_the_clear(service: AuditService, rows: Any) -> None:

@@ -59,6 +59,12 @@ async def test_an_untouched_trail_has_no_problem(trail: AuditService, engine: As
         ("UPDATE audit_event SET subject = 'u-1' WHERE node_seq = 4", "personal_mismatch", 4),
         ("UPDATE audit_event SET personal = personal || '{\"display\": \"x\"}' WHERE node_seq = 4",
          "personal_mismatch", 4),
+        ("UPDATE audit_event SET subject = 'innocent', personal = NULL, personal_salt = NULL WHERE node_seq = 4",
+         "personal_mismatch", 4),
+        ("UPDATE audit_event SET personal = '{\"display\": \"Eva\"}', personal_salt = NULL WHERE node_seq = 4",
+         "personal_mismatch", 4),
+        ("UPDATE audit_event SET subject = NULL WHERE node_seq = 4", "personal_mismatch", 4),
+        ("UPDATE audit_event SET personal = personal - 'display' WHERE node_seq = 4", "personal_mismatch", 4),
     ],
 )  # fmt: skip
 async def test_each_way_of_tampering_is_found_at_its_row(tamper: Tamper, statement: str, kind: str, seq: int) -> None:

@@ -137,7 +137,11 @@ def test_verify_of_a_changed_trail_exits_3_and_names_the_row(run: Run, spool: Pa
 
 def test_verify_reads_personal_values_with_the_key_of_the_spool(run: Run, spool: Path, database_url: str) -> None:
     write(database_url, spool)
-    execute(database_url, "UPDATE audit_event SET personal = NULL, subject = 'otra' WHERE subject = 'u-1042'")
+    execute(
+        database_url,
+        "UPDATE audit_event SET personal = personal || '{\"subject\": \"otra\"}', subject = 'otra' "
+        "WHERE subject = 'u-1042'",
+    )
     assert run("audit", "verify").exit_code == 3
     (spool / "commitment.key").unlink()
     without = run("audit", "verify")

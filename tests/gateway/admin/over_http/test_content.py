@@ -120,7 +120,7 @@ def test_a_reading_is_on_record_with_reader_reason_and_request(stage: Stage) -> 
     (row,) = access_events(stage, answer)
     assert (row["subject"], row["action"], row["decision"]) == ("u-content-reader", "content.read", "allow")
     assert row["target"] == f"audit/requests/{request_id}/content"
-    told = json.loads(row["rec"])["admin"]
+    told = json.loads(row["personal"])
     assert told["reason"] == WHY
     assert told["diff"] == {"read": ["prompt:readable", "response:readable"]}
 
@@ -131,7 +131,7 @@ def test_a_request_that_is_not_ones_own_does_not_exist_and_the_attempt_is_on_rec
     answer = read(stage, request_id, tenant="rival")
     assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
     (row,) = access_events(stage, answer)
-    assert (row["tenant"], row["http_status"], json.loads(row["rec"])["admin"]["reason"]) == ("rival", 404, WHY)
+    assert (row["tenant"], row["http_status"], json.loads(row["personal"])["reason"]) == ("rival", 404, WHY)
 
 
 def access_events(stage: Stage, answer: httpx2.Response) -> list[dict[str, Any]]:

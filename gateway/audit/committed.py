@@ -1,0 +1,51 @@
+"""Whether the clear values beside a record are the ones it commits to, or were erased as a whole. Pure.
+
+An erasure empties subject, personal values and salt of the caller together, or everything that an administrator's
+record says about somebody together. Anything between the two states is a change that no erasure makes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gateway.audit.canonical import CommitmentKey
+from gateway.audit.personal import ABOUT, ABOUT_SALT, about_salt, commitment
+
+
+def differing(document: Mapping[str, Any], row: Mapping[str, Any], key: CommitmentKey | None) -> Iterator[str]:
+    """Names of what does not fit, never values. Without `key` only what needs no key is compared."""
+    personal: dict[str, Any] = dict(row["personal"] or {})
+    subject, salt = row["subject"], row["personal_salt"]
+    if subject is not None and personal.get("subject", subject) != subject:
+        yield "subject"
+    own = {name: value for name, value in personal.items() if name not in ABOUT}
+    if subject is not None:
+        own["subject"] = subject
+    committed = dict(document.get("who", {}).get("commit", {}))
+    detail = document.get("result", {}).get("detail_commit")
+    if detail is not None:
+        committed["error_detail"] = detail
+    if "subject" in personal and subject is None:
+        yield "subject: emptied alone"
+    yield from _group(own, committed, salt, key)
+    about = {name: value for name, value in personal.items() if name in ABOUT}
+    wrapped = about.pop(ABOUT_SALT, None)
+    committed = document.get("admin", {}).get("commit", {})
+    yield from _group(about, committed, about_salt(personal) if wrapped is not None else None, key)
+
+
+def _group(
+    values: Mapping[str, Any], committed: Mapping[str, str], salt: bytes | None, key: CommitmentKey | None
+) -> Iterator[str]:
+    if not values:
+        return
+    if salt is None:
+        yield f"{', '.join(sorted(values))}: without the salt"
+        return
+    if set(values) != set(committed):
+        yield ", ".join(sorted(set(values) ^ set(committed)))
+    if key is not None:
+        for name in sorted(set(values) & set(committed)):
+            if commitment(key, salt, name, values[name]) != committed[name]:
+                yield name

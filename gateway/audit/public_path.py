@@ -1,0 +1,84 @@
+"""What of a path may stand in the hashed record for ever: words of our own routes, numbers and UUIDs.
+
+Everything else in a path was chosen by a person and may name one: it becomes `*` here, and the whole path goes beside
+the record, where it can be erased. A word that is missing below is hidden, never shown by mistake.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+HIDDEN = "*"
+WORDS = frozenset(
+    {
+        "-",
+        "admin",
+        "all",
+        "apply",
+        "approve",
+        "audit",
+        "authz",
+        "budgets",
+        "chat",
+        "compare",
+        "completions",
+        "content",
+        "current",
+        "diff",
+        "drain",
+        "embeddings",
+        "engines",
+        "events",
+        "explain",
+        "health",
+        "keys",
+        "livez",
+        "metrics",
+        "models",
+        "openapi.json",
+        "pause",
+        "policies",
+        "proposals",
+        "readyz",
+        "reject",
+        "requests",
+        "reset",
+        "restore",
+        "resume",
+        "revocations",
+        "role-bindings",
+        "rotate",
+        "service-accounts",
+        "simulate",
+        "sleep",
+        "tenant",
+        "usage",
+        "v1",
+        "validate",
+        "versions",
+        "wake",
+        "esclusa policy apply --database",
+        "",
+    }
+)
+_ID = re.compile(r"\A(\d{1,10}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\Z")
+_ETAG = re.compile(r'\A"?v?\d{1,10}(-[0-9a-f]{12})?"?\Z')
+
+
+@lru_cache(maxsize=1024)
+def public_path(path: str) -> str:
+    """The path without its query and without what people named."""
+    return "/".join(_public(segment) for segment in path.partition("?")[0].split("/"))
+
+
+def public_etag(etag: str | None) -> str | None:
+    """One of our own entity tags, or None: a caller may send anything in `If-Match`."""
+    return etag if etag is not None and _ETAG.match(etag) else None
+
+
+def _public(segment: str) -> str:
+    noun, colon, verb = segment.rpartition(":")
+    if colon and verb in WORDS:
+        return f"{_public(noun)}:{verb}"
+    return segment if segment in WORDS or _ID.match(segment) else HIDDEN
