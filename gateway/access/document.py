@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 from pydantic.alias_generators import to_camel
+from pydantic_core import PydanticCustomError
 
 from gateway.access.fields import (
     MAX_ENTRIES,
@@ -42,7 +43,19 @@ MAX_RULES = 5000
 
 
 class Part(BaseModel):
+    """Base of every object of a document. What is far too long is refused before it is looked at, and other threads may
+    run between two objects."""
+
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, alias_generator=to_camel)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, value: Any) -> Any:
+        if isinstance(value, dict):
+            for inner in (value, *value.values()):
+                if isinstance(inner, dict | tuple | list) and len(inner) > MAX_ENTRIES:
+                    raise PydanticCustomError("too_many", "expected at most {most} entries", {"most": MAX_ENTRIES})
+        return value
 
 
 class Metadata(Part):

@@ -87,4 +87,4 @@ Days = Annotated[str, StringConstraints(max_length=7), AfterValidator(check_days
 Window = Annotated[str, StringConstraints(max_length=16), AfterValidator(_window)]
 MAX_ENTRIES = 10_000
 """Entries of one list or map of a document. Every wrong one is told, so there must be an end to them."""
-Many = Annotated[tuple[T, ...], Field(max_length=MAX_ENTRIES)]
+Many = Annotated[tuple[T, ...], Field(max_length=MAX_ENTRIES, fail_fast=True)]

@@ -19,6 +19,8 @@ from gateway.access.problems import Path, PolicyInvalid, Problem, Spot
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 16
+MAX_VALUES = 100_000
+"""Twenty for each of the most rules; every one may be wrong, and is then told."""
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml is ten times faster; the pure reader is the fallback
 _INT = re.compile(r"[-+]?(0|[1-9][0-9]*)\Z")
 _FLOAT = re.compile(r"[-+]?(0|[1-9][0-9]*)?(\.[0-9]+)?([eE][-+]?[0-9]+)?\Z")
@@ -87,6 +89,8 @@ class _Reader:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             self._fail("anchors and aliases are not allowed; write the value out", event)
         self._spots[path] = _spot(event)
+        if len(self._spots) > MAX_VALUES:
+            self._fail(f"the document has more than {MAX_VALUES} values", event)
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
         if event.tag is not None:
@@ -161,25 +165,29 @@ def _read_json(text: str, name: str) -> Source:
     def constant(word: str) -> Any:
         raise PolicyInvalid([Problem(f"`{word}` is not a JSON number")], name)
 
+    if sum(map(text.count, "[{,:")) > 3 * MAX_VALUES:  # before the parser, which no other thread interrupts
+        raise PolicyInvalid([Problem(f"the document has more than {MAX_VALUES} values")], name)
     try:
         data = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except json.JSONDecodeError as error:
         raise PolicyInvalid([Problem(f"not JSON: {error.msg}", Spot(error.lineno, error.colno))], name) from None
     except (RecursionError, ValueError):
         raise PolicyInvalid([Problem("not JSON that can be read: too deep or a number too long")], name) from None
-    return Source(name, text, _frozen(data, name, 0), {}, {})
+    return Source(name, text, _frozen(data, name, 0, iter(range(MAX_VALUES))), {}, {})
 
 
-def _frozen(value: Any, name: str, depth: int) -> Any:
+def _frozen(value: Any, name: str, depth: int, left: Iterator[int]) -> Any:
     if depth > MAX_DEPTH:
         raise PolicyInvalid([Problem(f"nested deeper than {MAX_DEPTH} levels")], name)
+    if next(left, None) is None:
+        raise PolicyInvalid([Problem(f"the document has more than {MAX_VALUES} values")], name)
     if isinstance(value, str):
         _refuse_odd_characters(value, None, name)
         return value
     if isinstance(value, list):
-        return tuple(_frozen(item, name, depth + 1) for item in value)
+        return tuple(_frozen(item, name, depth + 1, left) for item in value)
     if isinstance(value, dict):
         for key in value:
             _refuse_odd_characters(key, None, name)
-        return {key: _frozen(item, name, depth + 1) for key, item in value.items()}
+        return {key: _frozen(item, name, depth + 1, left) for key, item in value.items()}
     return value

@@ -44,6 +44,7 @@ def phrase(category: str, rule: str) -> Phrase:
 
 
 PHRASES = tuple(phrase(category, rule) for category, rules in RULES.items() for rule in rules)
+TELLING = frozenset().union(*(known.telling for known in PHRASES))
 
 
 def count_phrases(text: str, slice_chars: int, between: Callable[[], None]) -> dict[str, int]:
@@ -54,18 +55,45 @@ def count_phrases(text: str, slice_chars: int, between: Callable[[], None]) -> d
         part = plain_words(text[at : at + slice_chars])
         parts.append(part.lstrip() if parts[-1].endswith(" ") else part)
     plain = "".join(parts) + " "
+    # The second reading is for what the first did not find.
+    return _counts(plain, slice_chars, between) or _counts(
+        _undisguised(plain, slice_chars, between), slice_chars, between
+    )
+
+
+def _counts(reading: str, slice_chars: int, between: Callable[[], None]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    for reading in (plain, undisguised(plain)):
-        if reading is None or counts:
-            continue  # the second reading is for what the first did not find
-        between()
-        words = set(reading.split())
-        for known in PHRASES:
-            if not known.telling.isdisjoint(words):
-                found = sum(1 for _ in _matches(known.pattern, reading, slice_chars, between))
-                if found:
-                    counts[known.category] = counts.get(known.category, 0) + found
+    words = _told(reading, slice_chars, between)
+    for known in PHRASES:
+        if not known.telling.isdisjoint(words):
+            found = sum(1 for _ in _matches(known.pattern, reading, slice_chars, between))
+            if found:
+                counts[known.category] = counts.get(known.category, 0) + found
     return counts
+
+
+def _told(words: str, slice_chars: int, between: Callable[[], None]) -> set[str]:
+    """The telling words among `words`; a word at the end of a slice is whole in the overlap."""
+    found: set[str] = set()
+    for at in range(0, len(words), slice_chars):
+        between()
+        found |= TELLING.intersection(words[at : at + slice_chars + OVERLAP].split())
+    return found
+
+
+def _undisguised(words: str, slice_chars: int, between: Callable[[], None]) -> str:
+    """Read without disguises, in slices that end where a word does; empty where there is none."""
+    parts, disguised, at = [], False, 0
+    while at < len(words):
+        between()
+        end = words.find(" ", at + slice_chars, at + slice_chars + OVERLAP)
+        end = at + slice_chars if end < 0 else end
+        part = words[at:end]
+        read = undisguised(part)
+        disguised |= read is not None
+        parts.append(read or part)
+        at = end
+    return "".join(parts) if disguised else ""
 
 
 def _matches(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import textwrap
+from typing import Any
 
 import pytest
 
-from gateway.access.parsing import parse_policy
+from gateway.access.parsing import MAX_PROBLEMS, parse_policy
 from gateway.access.problems import PolicyInvalid
 from tests.fakes.policies import HEAD, policy
 
@@ -183,3 +184,24 @@ def test_a_document_survives_a_round_trip_through_json() -> None:
     document = parse_policy(HEAD + RULE + "modelGroups: {g: ['acme/*']}\n", name="a")
     again = parse_policy(json.dumps(document.to_data()), name="b", syntax="json")
     assert again == document
+
+
+@pytest.mark.parametrize("syntax", ["yaml", "json"])
+@pytest.mark.parametrize("item", ["1", "[]", "{}", '{"id":1}'])
+def test_a_document_of_nothing_but_mistakes_costs_no_more_than_a_right_one(syntax: Any, item: str) -> None:
+    head = '{"apiVersion":"esclusa/v1","kind":"PolicySet","metadata":{"name":"x"},"rules":['
+    count = (1024 * 1024 - 200) // (len(item) + 1)
+    for many in (count, 20_000, 4_000):
+        with pytest.raises(PolicyInvalid) as caught:
+            parse_policy(head + ",".join([item] * min(many, count)) + "]}", name="x", syntax=syntax)
+        assert len(caught.value.problems) <= MAX_PROBLEMS
+
+
+def test_a_list_of_wrong_names_is_told_by_its_first() -> None:
+    text = (
+        "{apiVersion: esclusa/v1, kind: PolicySet, metadata: {name: x}, rules: "
+        "[{id: a, effect: allow, actions: [chat], models: {any: true}, subjects: {roles: [1, 2, 3]}}]}"
+    )
+    with pytest.raises(PolicyInvalid) as caught:
+        parse_policy(text, name="x")
+    assert [problem.path for problem in caught.value.problems] == [("rules", 0, "subjects", "roles", 0)]

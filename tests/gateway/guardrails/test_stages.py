@@ -10,10 +10,22 @@ import pytest
 
 from gateway.errors import BlockedByPolicy, GatewayError, InvalidRequest, Unavailable
 from gateway.flow.context import RequestContext
-from gateway.flow.values import Chunk, Decision, GenerationParams, Message, ModelCard, Obligations, Outcome, Principal
+from gateway.flow.values import (
+    Chunk,
+    Decision,
+    GenerationParams,
+    LimitRule,
+    Message,
+    ModelCard,
+    Obligations,
+    Outcome,
+    Principal,
+)
 from gateway.guardrails.inspector import GuardrailInspector
 from gateway.settings import GuardrailSettings
 from tests.fakes.parts import ASK, Bench, FakeAccess
+
+PER_USER = LimitRule("per-user", scope="user", scope_key="user:acme/ana", window="minute", requests=5)
 
 CARD = ("Es la 4111", " 1111", " 1111", " 1111", ", y nada", " más que", " decir")
 
@@ -200,7 +212,7 @@ async def test_a_failed_inspection_refuses_on_record(bench: Bench) -> None:
 
 
 async def test_a_prompt_refused_for_what_it_holds_counts_as_a_request(bench: Bench) -> None:
-    bench.access.obligations = Obligations(redaction="block")
+    bench.access.obligations, bench.access.limits = Obligations(redaction="block"), (PER_USER,)
     with pytest.raises(BlockedByPolicy):
         await bench.text(messages=(Message("user", "DNI 36796476H"),))
     ((_, estimate, _),) = bench.limiter.reserved
@@ -212,6 +224,7 @@ async def test_a_prompt_refused_for_what_it_holds_counts_as_a_request(bench: Ben
 
 async def test_a_prompt_that_could_not_be_inspected_counts_as_a_request(bench: Bench) -> None:
     bench.access.obligations, bench.inspector = Obligations(redaction="block", guardrails="strict"), None
+    bench.access.limits = (PER_USER,)
     with pytest.raises(Unavailable):
         await bench.text()
     assert len(bench.limiter.reserved) == len(bench.limiter.settled) == 1
