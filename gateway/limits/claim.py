@@ -33,6 +33,16 @@ class Claim:
     min_grant: int
     lease_ms: int
 
+    @property
+    def free(self) -> bool:
+        """Costs nothing, however long it gets: no budget of money concerns it."""
+        return self.fixed_cost == 0 and self.price_out == 0
+
+    @property
+    def least_cost_micro(self) -> int:
+        """What the shortest answer worth starting for would cost."""
+        return self.cost_micro(min(self.output_tokens, self.choices))
+
     def cost_micro(self, output_tokens: int) -> int:
         return -(-(self.fixed_cost + output_tokens * self.price_out) // MICRO)
 

@@ -56,6 +56,8 @@ class Look:
         return least
 
     def _affordable(self, claim: Claim, limit: int) -> int:
+        if claim.free:
+            return claim.output_tokens
         left = (limit - self._cost()) * MICRO - claim.fixed_cost
         if left < 0:
             return -1
@@ -109,7 +111,7 @@ class Look:
         if rule.cost_micro is not None:
             least = min(claim.output_tokens, claim.choices)
             if self._affordable(claim, rule.cost_micro) < least:
-                ask, before = claim.cost_micro(least), previous.used_cost + previous.held_cost
+                ask, before = claim.least_cost_micro, previous.used_cost + previous.held_cost
                 found.append(
                     Refusal(
                         now, "budget", index, tally.used_cost, tally.held_cost, rule.cost_micro, ask, before, "cost"

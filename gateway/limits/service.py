@@ -9,12 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from gateway.flow.context import Clock, IdSource
 from gateway.flow.values import Estimate, LimitRule, LimitVerdict, ModelCard, Reservation, Usage
 from gateway.limits.breaker import Breaker
 from gateway.limits.claim import BoundRule, Refusal, Settlement, Tally, claim_for
+from gateway.limits.full_windows import FullWindows
 from gateway.limits.local import LocalStore
 from gateway.limits.settlements import PendingSettlements
 from gateway.limits.store import LimitStore, StoreUnavailable
@@ -22,8 +23,6 @@ from gateway.limits.verdict import granted, other_currency, passed_threshold, re
 from gateway.settings import LimitSettings
 
 _log = logging.getLogger("esclusa.limits")
-REMEMBER_S = 2.0
-"""How long a full window is believed without asking; a reset or a raised limit is seen after that."""
 RETRY_S = 0.2
 BATCH = 256
 SETTLE_FLOOR_S = 0.002
@@ -38,16 +37,6 @@ class _Live:
     """What the store already cost this request."""
     bound: tuple[BoundRule, ...]
     local: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Full:
-    """A window seen full; trusted for a moment, and until its end while the store is away."""
-
-    rule: LimitRule
-    verdict: LimitVerdict
-    until_s: float
-    ends_s: float
 
 
 class LimitService:
@@ -82,7 +71,7 @@ class LimitService:
         self._breaker = Breaker()
         self._pending = PendingSettlements()
         self._live: dict[str, _Live] = {}
-        self._full: dict[tuple[str, str], _Full] = {}
+        self._full = FullWindows()
         self._warned: set[tuple[str, float]] = set()
         self._alarmed = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -132,18 +121,7 @@ class LimitService:
     # ------------------------------------------------------------------------------------ requests
 
     def precheck(self, limits: Sequence[LimitRule]) -> LimitVerdict | None:
-        if not self._full:
-            return None
-        now_s = self._clock.monotonic_s()
-        for rule in limits:
-            full = self._full.get((rule.id, rule.scope_key))
-            if full is None:
-                continue
-            if now_s >= full.ends_s or full.rule != rule:
-                del self._full[rule.id, rule.scope_key]
-            elif now_s < full.until_s or self._breaker.is_open:
-                return replace(full.verdict, retry_after_s=full.ends_s - now_s, degraded=self._breaker.is_open)
-        return None
+        return self._full.precheck(limits, self._clock.monotonic_s(), store_away=self._breaker.is_open)
 
     async def reserve(
         self,
@@ -181,11 +159,14 @@ class LimitService:
                 if rule.on_store_error == "deny":
                     return store_down(rule)
             self._alarm(limits)
+            spent = self._full.spent(claim, limits, started_s)
+            if spent is not None:
+                return spent
         if local or not limits:
             outcome, bound = self._local.reserve_now(claim, limits)
         if isinstance(outcome, Refusal):
             verdict = refused(outcome, bound, local=local)
-            self._remember(outcome, bound[outcome.index], limits[outcome.index], verdict)
+            self._full.remember(outcome, bound[outcome.index], verdict, self._clock.monotonic_s())
             return verdict
         spent_s = self._clock.monotonic_s() - started_s
         self._live[claim.id] = _Live(started_s, spent_s, bound, local)
@@ -235,8 +216,7 @@ class LimitService:
         """Forget what was used in the current windows. Raises `StoreUnavailable`."""
         await self._store.reset(limits)
         await self._local.reset(limits)
-        for rule in limits:
-            self._full.pop((rule.id, rule.scope_key), None)
+        self._full.forget(limits)
 
     # ------------------------------------------------------------------------------------ the store
 
@@ -341,16 +321,6 @@ class LimitService:
     def _give_back(self, claim_id: str) -> None:
         self._pending.add(Settlement(claim_id, 0, 0, 0, (), void=True))
         self._unsettled.set()
-
-    def _remember(self, refusal: Refusal, bound: BoundRule, rule: LimitRule, verdict: LimitVerdict) -> None:
-        spent = refusal.used >= refusal.limit and bound.previous_key is None and refusal.kind != "concurrency"
-        if not spent:
-            return
-        if len(self._full) >= 10_000:
-            self._full.clear()
-        now_s = self._clock.monotonic_s()
-        ends_s = now_s + max(0, bound.window.end_ms - refusal.now_ms) / 1000
-        self._full[rule.id, rule.scope_key] = _Full(rule, verdict, now_s + REMEMBER_S, ends_s)
 
     def _warn(self, filled: Sequence[tuple[int, float]], bound: Sequence[BoundRule]) -> None:
         for index, share in filled:

@@ -18,13 +18,14 @@ UNITS = {
 }
 
 
-def refusal_text(rule: LimitRule, window: Window, refusal: Refusal) -> str:
+def refusal_text(rule: LimitRule, window: Window, refusal: Refusal, *, measured: bool = True) -> str:
+    """`measured` False: the refusal was of an earlier request, and what this one needs is not known yet."""
     scope = f"The {span_text(rule)} limit of your {scope_text(rule)}"
     if refusal.kind == "concurrency":
         return f"Your {scope_text(rule)} already has {refusal.used} of {refusal.limit} requests running."
     used, limit, ask = (amount_text(rule, refusal, value) for value in (refusal.used, refusal.limit, refusal.ask))
     held = f", {amount_text(rule, refusal, refusal.held)} held by requests in flight" if refusal.held else ""
-    needs = "" if refusal.quantity == "requests" else f"; this request needs at least {ask}"
+    needs = "" if refusal.quantity == "requests" or not measured else f"; this request needs at least {ask}"
     unit = rule.currency if refusal.quantity == "cost" else UNITS[refusal.quantity]
     return f"{scope} is reached: {used} of {limit} {unit} used{held}{needs}. It resets at {reset_text(rule, window)}."
 

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import replace
 from urllib.parse import urlsplit
 
 import pytest
@@ -140,6 +141,20 @@ async def test_a_budget_that_was_spent_stays_spent_while_the_store_is_away(
     verdict = limiter.precheck([limit])
     assert verdict is not None
     assert (verdict.kind, verdict.degraded) == ("budget", True)
+
+
+async def test_money_that_was_spent_stays_spent_while_the_store_is_away_but_for_what_is_free(
+    make_limiter: MakeLimiter, own_valkey: PrivateValkey
+) -> None:
+    limiter, limit = await make_limiter(own_valkey.url), rule("month", window="month", cost_micro=5)
+    await limiter.settle(await hold(limiter, limit), used(10, 20), 9)
+    await ask(limiter, limit)
+    own_valkey.stop()
+    await until(lambda: limiter.degraded)
+    verdict = await ask(limiter, limit)
+    assert (verdict.allowed, verdict.kind, verdict.degraded) == (False, "budget", True)
+    free = replace(CARD, price_in_micro=0, price_out_micro=0)
+    assert (await limiter.reserve("r", [limit], asking(10, 20), free)).allowed
 
 
 async def test_a_policy_may_refuse_while_the_store_is_away(

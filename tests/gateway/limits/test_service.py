@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -204,3 +205,39 @@ async def test_a_request_that_never_ends_loses_its_claim_after_the_longest_lease
     await asyncio.sleep(0.9)
     assert (await tally(limiter, limit)).in_flight == 0
     assert limiter.state()["in_flight"] == 0
+
+
+# -------------------------------------------------------------------------------------- a spent budget of money
+
+FREE = replace(CARD, id="free", price_in_micro=0, price_out_micro=0)
+
+
+async def spend(limiter: LimitService, limit: LimitRule) -> None:
+    """More than the budget: an answer that was under way when it ran out is still paid for."""
+    held = await hold(limiter, limit)
+    await limiter.settle(held, used(10, 20), (limit.cost_micro or 0) + 5)
+    assert not (await ask(limiter, limit)).allowed
+
+
+async def test_a_spent_budget_of_money_does_not_refuse_a_free_model(make_limiter: MakeLimiter) -> None:
+    limiter, limit = await make_limiter(), rule(window="month", cost_micro=100)
+    await spend(limiter, limit)
+    assert limiter.precheck([limit]) is None
+    assert (await limiter.reserve("request", [limit], asking(10, 20), FREE)).allowed
+
+
+async def test_a_refusal_names_what_this_very_request_needs(make_limiter: MakeLimiter) -> None:
+    limiter, limit = await make_limiter(), rule(window="month", cost_micro=100)
+    await spend(limiter, limit)
+    dear, cheap = [(await ask(limiter, limit, prompt=prompt)).reason for prompt in (20_000, 10)]
+    assert "this request needs at least 0.002001" in dear
+    assert "this request needs at least 0.000002" in cheap
+
+
+async def test_a_remembered_refusal_quotes_no_other_requests_figure(make_limiter: MakeLimiter) -> None:
+    limiter, limit = await make_limiter(), rule(window="day", tokens=40)
+    await limiter.settle(await hold(limiter, limit), used(10, 30), 0)
+    assert "this request needs" in (await ask(limiter, limit)).reason
+    remembered = limiter.precheck([limit])
+    assert remembered is not None
+    assert "40 of 40 tokens used. It resets at" in remembered.reason

@@ -1,0 +1,81 @@
+"""Windows that were seen full, so that the next request is refused without a question to the store.
+
+Believed for a moment while the store can be asked, and until their end while it cannot: what was spent stays spent. A
+budget of money is remembered for the second case alone, because what a request costs is known only with its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gateway.flow.values import LimitRule, LimitVerdict
+from gateway.limits.claim import BoundRule, Claim, Refusal
+from gateway.limits.verdict import refused
+from gateway.limits.wording import refusal_text
+
+REMEMBER_S = 2.0
+"""How long a full window is believed without asking; a reset or a raised limit is seen after that."""
+MAX_WINDOWS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Full:
+    rule: LimitRule
+    refusal: Refusal
+    bound: BoundRule
+    verdict: LimitVerdict
+    """Without what the refused request needed: the next one may need less, and is not told another's figure."""
+    until_s: float
+    ends_s: float
+
+
+class FullWindows:
+    """Times are monotonic seconds."""
+
+    def __init__(self) -> None:
+        self._full: dict[tuple[str, str], _Full] = {}
+
+    def remember(self, refusal: Refusal, bound: BoundRule, verdict: LimitVerdict, now_s: float) -> None:
+        """Keeps it only where the window itself is used up, whatever a request asks for."""
+        spent = refusal.used >= refusal.limit and bound.previous_key is None and refusal.kind != "concurrency"
+        if not spent:
+            return
+        if len(self._full) >= MAX_WINDOWS:
+            self._full.clear()
+        rule = bound.rule
+        ends_s = now_s + max(0, bound.window.end_ms - refusal.now_ms) / 1000
+        told = replace(verdict, reason=refusal_text(rule, bound.window, refusal, measured=False))
+        self._full[rule.id, rule.scope_key] = _Full(rule, refusal, bound, told, now_s + REMEMBER_S, ends_s)
+
+    def forget(self, rules: Sequence[LimitRule]) -> None:
+        for rule in rules:
+            self._full.pop((rule.id, rule.scope_key), None)
+
+    def precheck(self, limits: Sequence[LimitRule], now_s: float, *, store_away: bool) -> LimitVerdict | None:
+        """A refusal that holds whatever model is asked and however short the request is, or None."""
+        if not self._full:
+            return None
+        for rule in limits:
+            full = self._known(rule, now_s)
+            if full is None or full.refusal.quantity == "cost":
+                continue
+            if now_s < full.until_s or store_away:
+                return replace(full.verdict, retry_after_s=full.ends_s - now_s, degraded=store_away)
+        return None
+
+    def spent(self, claim: Claim, limits: Sequence[LimitRule], now_s: float) -> LimitVerdict | None:
+        """While the store is away: a budget of money that was seen spent, for whatever costs anything."""
+        for rule in () if claim.free else limits:
+            full = self._known(rule, now_s)
+            if full is not None and full.refusal.quantity == "cost":
+                refusal = replace(full.refusal, ask=claim.least_cost_micro, index=0)
+                return replace(refused(refusal, [full.bound], local=True), retry_after_s=full.ends_s - now_s)
+        return None
+
+    def _known(self, rule: LimitRule, now_s: float) -> _Full | None:
+        full = self._full.get((rule.id, rule.scope_key))
+        if full is not None and (now_s >= full.ends_s or full.rule != rule):
+            del self._full[rule.id, rule.scope_key]
+            return None
+        return full
