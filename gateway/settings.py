@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.config_source import load
 
@@ -228,6 +229,10 @@ class UpstreamSettings(Section):
     retries: int = 1
 
 
+def _micro(units: Decimal | None, micro: int) -> int:
+    return micro if units is None else int(units * 1_000_000)
+
+
 class ModelSettings(Section):
     """One catalogue entry. `path` for the local engine, `upstream` for an OpenAI-compatible server."""
 
@@ -239,14 +244,32 @@ class ModelSettings(Section):
     labels: dict[str, str] = Field(default_factory=dict)
     context_window: int | None = None
     max_output_tokens: int | None = None
-    price_in_micro: int = Field(0, ge=0, description="micro-units of `currency` per million prompt tokens")
-    price_out_micro: int = Field(0, ge=0, description="micro-units of `currency` per million output tokens")
+    price_in: Decimal | None = Field(
+        None, ge=0, decimal_places=6, description="units of `currency` per million prompt tokens, such as 0.60"
+    )
+    price_out: Decimal | None = Field(
+        None, ge=0, decimal_places=6, description="units of `currency` per million output tokens"
+    )
+    price_in_micro: int = Field(0, ge=0, description="the same in millionths; write `price_in` instead")
+    price_out_micro: int = Field(0, ge=0, description="the same in millionths; write `price_out` instead")
     currency: str = Field("EUR", pattern=r"^[A-Z]{3}$", description="ISO 4217; budgets count in one currency")
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     quantization: str | None = None
     temperature: float | None = Field(None, ge=0, le=2, description="used when the caller names none; else 1.0")
     top_p: float | None = Field(None, gt=0, le=1, description="used when the caller names none; else 1.0")
     actions: tuple[str, ...] = ("chat", "completions")
+
+    @model_validator(mode="after")
+    def _one_price(self) -> Self:
+        for name in ("price_in", "price_out"):
+            if getattr(self, name) is not None and getattr(self, f"{name}_micro"):
+                raise ValueError(f"`{name}` and `{name}_micro` are both written; keep `{name}`")
+        return self
+
+    @property
+    def prices_micro(self) -> tuple[int, int]:
+        """(prompt, output), micro-units per million tokens; exact."""
+        return _micro(self.price_in, self.price_in_micro), _micro(self.price_out, self.price_out_micro)
 
 
 class EngineSettings(Section):

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 
 from gateway.access.conditions import Condition, compile_condition
+from gateway.access.departments import folded
 from gateway.access.document import Models, PolicySet, RoleBinding, Rule
 from gateway.access.lint import warnings_of
 from gateway.access.parsing import spot_of
@@ -38,6 +39,7 @@ def compile_policy(
         _compile_rule(number, rule, document, known_models)
         for number, rule in enumerate(sorted(document.rules, key=lambda rule: rule.id))
     )
+    limits = tuple(compile_limit(limit) for limit in sorted(document.limits, key=lambda limit: limit.id))
     return Snapshot(
         version=version,
         sha256=document.sha256(),
@@ -60,7 +62,8 @@ def compile_policy(
         denies=_mask(rule for rule in rules if rule.deny),
         conditional=_mask(rule for rule in rules if rule.condition is not None),
         condition_groups=_condition_groups(rules),
-        limits=tuple(compile_limit(limit) for limit in sorted(document.limits, key=lambda limit: limit.id)),
+        limits=limits,
+        limit_purposes=frozenset(limit.purpose for limit in limits if limit.purpose is not None),
     )
 
 
@@ -99,11 +102,11 @@ def _compile_rule(number: int, rule: Rule, document: PolicySet, known: frozenset
         id=rule.id,
         deny=deny,
         reason=rule.reason,
-        everyone=subjects.any,
+        everyone=subjects.everybody,
         roles=frozenset(subjects.roles),
         principals=frozenset(subjects.principals),
         types=_optional_set(subjects.types),
-        departments=_optional_set(subjects.departments),
+        departments=_optional_set(map(folded, subjects.departments) if subjects.departments else None),
         tenants=_optional_set(subjects.tenants),
         actions=_optional_set(rule.actions),
         models=_selector(rule.models, document, None if deny else known),

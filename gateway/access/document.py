@@ -77,6 +77,10 @@ class Flags(Part):
     """A model that is not permitted looks like one that does not exist (404 instead of 403)."""
     default_data_class: DataClass = "internal"
     """Class of a request that states none."""
+    default_department: Word | None = None
+    """Who is charged where neither token nor role names a department, or the token names one that is not declared."""
+    require_department: bool = False
+    """Refuse model use to callers whom no (declared) department is charged for."""
 
 
 class RoleMapping(Part):
@@ -115,6 +119,7 @@ class RoleBinding(Part):
 class Subjects(Part):
     """Who: any of `roles` and `principals` (or `any: true`), and then every filter that is written.
 
+    `departments` or `tenants` alone stand for everybody in them: `departments: [finance]` is all of finance.
     Groups of an identity provider become roles through `roleMappings`, which name their provider.
     """
 
@@ -128,9 +133,16 @@ class Subjects(Part):
     @model_validator(mode="after")
     def _somebody(self) -> Self:
         named = bool(self.roles or self.principals)
-        if named == self.any:
+        if named and self.any:
             raise ValueError("expected either `roles` or `principals`, or `any: true`")
+        if not (named or self.any or self.departments or self.tenants):
+            raise ValueError("expected `roles`, `principals`, `departments`, `tenants`, or `any: true`")
         return self
+
+    @property
+    def everybody(self) -> bool:
+        """No role and no name is asked for, filters aside."""
+        return not (self.roles or self.principals)
 
 
 class Models(Part):
@@ -225,8 +237,15 @@ class Rule(Part):
     obligations: ObligationSpec | None = None
 
 
+SCOPE_FIELDS = ("user", "department", "role", "tenant", "purpose", "model")
+
+
 class LimitScope(Part):
-    """`each` makes one counter per value; the other fields narrow whom it applies to, or name the one counter."""
+    """`each` makes one counter per value, and the other fields narrow whom it applies to.
+
+    Without `each` the fields together name the one counter: `{department: finance, model: m, purpose: p}`. There is no
+    `each: purpose`: a purpose is what the caller says, and every new word would be a new budget.
+    """
 
     each: Literal["user", "key", "department", "role", "tenant", "model"] | None = None
     user: PrincipalName | None = None
@@ -234,12 +253,13 @@ class LimitScope(Part):
     role: Name | None = None
     tenant: Word | None = None
     model: ModelPattern | None = None
+    purpose: Word | None = None
 
     @model_validator(mode="after")
     def _counted(self) -> Self:
-        named = [name for name in ("user", "department", "role", "tenant", "model") if getattr(self, name) is not None]
-        if self.each is None and len(named) != 1:
-            raise ValueError("expected `each`, or exactly one of `user`, `department`, `role`, `tenant`, `model`")
+        named = [name for name in SCOPE_FIELDS if getattr(self, name) is not None]
+        if self.each is None and not named:
+            raise ValueError(f"expected `each`, or some of {', '.join(f'`{name}`' for name in SCOPE_FIELDS)}")
         if self.each in named:
             raise ValueError(f"`each: {self.each}` and `{self.each}` are both written; expected one of them")
         return self
@@ -322,6 +342,8 @@ class PolicySet(Part):
     settings: Flags = Flags()
     role_mappings: Many[RoleMapping] = ()
     role_bindings: Many[RoleBinding] = ()
+    departments: Many[Word] = ()
+    """All there are. With this list, one that a rule or limit misspells is an error."""
     roles: dict[Name, Role] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     model_groups: dict[Name, Many[ModelPattern]] = Field(default_factory=dict, max_length=MAX_ENTRIES)
     rules: tuple[Rule, ...] = Field(max_length=MAX_RULES)

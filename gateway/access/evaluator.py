@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gateway.access.compiler import model_mask
 from gateway.access.conditions import Situation, Undecidable, data_class_rank, read_address
+from gateway.access.departments import folded, is_declared
 from gateway.access.holder import Holder, holder_of
 from gateway.access.obligations import merge_obligations
 from gateway.access.quotas import limits_for
@@ -52,6 +53,9 @@ def evaluate(
     if guard is not None:
         return _refuse(snapshot, model, guard[0], guard[1], ())
     match = match_rules(snapshot, principal, action, model, context)
+    unassigned = None if model is None else _department_refusal(snapshot, match.holder)
+    if unassigned is not None:
+        return _refuse(snapshot, model, "builtin:department", unassigned, ())
     settled = _settle(snapshot, match.rules)
     if settled.denied_by is not None:
         return _refuse(snapshot, model, settled.denied_by.id, settled.denied_by.reason or REFUSED, settled.matched)
@@ -69,7 +73,7 @@ def evaluate(
         policy_sha256=snapshot.sha256,
         matched=settled.matched,
         obligations=settled.obligations,
-        limits=limits_for(snapshot, principal, match.holder, model),
+        limits=limits_for(snapshot, principal, match.holder, model, context.purpose),
     )
 
 
@@ -101,7 +105,7 @@ def rule_masks(
         snapshot.by_action.get(action),
         _rules_on(snapshot, model),
         _rules_for_type(snapshot, principal, action),
-        snapshot.by_department.get(principal.department),
+        snapshot.by_department.get(None if principal.department is None else folded(principal.department)),
         snapshot.by_tenant.get(principal.tenant),
     )
 
@@ -189,6 +193,15 @@ def _builtin_refusal(
         except Undecidable:
             return "builtin:clearance", "the data class or your clearance is not a known class"
     return None
+
+
+def _department_refusal(snapshot: Snapshot, holder: Holder) -> str | None:
+    if not snapshot.document.settings.require_department:
+        return None
+    charged = holder.charged_department
+    if charged is None:
+        return "no department is charged for you: your token names none"
+    return None if is_declared(snapshot.document, charged) else f"the department `{charged}` is not a known one"
 
 
 def _locality_refusal(required: frozenset[str], model: ModelCard | None) -> str | None:

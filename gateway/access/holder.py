@@ -6,13 +6,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from gateway.access.departments import is_declared
 from gateway.access.snapshot import Snapshot
 from gateway.flow.values import Principal
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """`charged_department` is the token's own, or the one that a held role states for holders without one."""
+    """`charged_department` is the token's own, else the one that a held role states, else the policy's default.
+
+    Where the policy declares its departments, one that is not declared gives way to the default, if there is one.
+    """
 
     key: str
     """`<issuer>#<subject>`"""
@@ -40,7 +44,7 @@ def holder_of(snapshot: Snapshot, principal: Principal, at: datetime) -> Holder:
     if snapshot.mappings or snapshot.bindings:
         for direct in _given(snapshot, principal, key, at):
             roles |= snapshot.closures.get(direct.role, frozenset())
-    return Holder(key, frozenset(roles), principal.department or _default_department(snapshot, roles))
+    return Holder(key, frozenset(roles), _charged(snapshot, principal.department, roles))
 
 
 def role_origins(snapshot: Snapshot, principal: Principal, at: datetime) -> tuple[RoleOrigin, ...]:
@@ -73,6 +77,14 @@ def _given(snapshot: Snapshot, principal: Principal, key: str, at: datetime) -> 
         if binding.expires is None or at < binding.expires:
             for role in sorted(binding.roles):
                 yield RoleOrigin(role, f"binding:{binding.id}")
+
+
+def _charged(snapshot: Snapshot, stated: str | None, roles: set[str]) -> str | None:
+    name = stated or _default_department(snapshot, roles)
+    default = snapshot.document.settings.default_department
+    if default is not None and (name is None or not is_declared(snapshot.document, name)):
+        return default
+    return name
 
 
 def _default_department(snapshot: Snapshot, roles: set[str]) -> str | None:

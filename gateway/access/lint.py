@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.access.budget_lint import currencies, nobody, unpriced
+from gateway.access.departments import unchecked_departments
 from gateway.access.patterns import compile_pattern
 from gateway.access.problems import Path, Problem, nearest
 from gateway.access.snapshot import CompiledRule, Snapshot
@@ -18,10 +20,20 @@ MAX_SHADOW_RULES = 1000
 def warnings_of(snapshot: Snapshot, *, seals_content: bool = True) -> list[Problem]:
     """`seals_content` False: where the policy will be in force, no key encrypts recorded content."""
     return [
-        *_dead_patterns(snapshot),
         *_shadowed(snapshot),
         *_empty_roles(snapshot),
-        *_currencies(snapshot),
+        *startup_warnings(snapshot, seals_content=seals_content),
+    ]
+
+
+def startup_warnings(snapshot: Snapshot, *, seals_content: bool = True) -> list[Problem]:
+    """Those that somebody should hear when a gateway starts: with its models, the policy does not do what was meant."""
+    return [
+        *nobody(snapshot),
+        *_dead_patterns(snapshot),
+        *unpriced(snapshot),
+        *currencies(snapshot),
+        *unchecked_departments(snapshot.document),
         *([] if seals_content else _unsealed(snapshot)),
     ]
 
@@ -121,30 +133,6 @@ def _empty_roles(snapshot: Snapshot) -> Iterator[Problem]:
         inherited_by = any(name in closure for role, closure in snapshot.closures.items() if role != name)
         if not (snapshot.closures[name] & granting) and not inherited_by:
             yield _warning(f"role `{name}` gives nothing: no allow rule names it", ("roles", name), "empty_role")
-
-
-def _currencies(snapshot: Snapshot) -> Iterator[Problem]:
-    """A budget in one currency refuses models priced in another: nobody converts."""
-    places = {limit.id: index for index, limit in enumerate(snapshot.document.limits)}
-    for limit in snapshot.limits:
-        if limit.quantities["cost_micro"] is None:
-            continue
-        currency = limit.quantities["currency"]
-        refused = sorted(
-            card.id
-            for card in snapshot.catalog.values()
-            if card.currency != currency
-            and (card.price_in_micro or card.price_out_micro)
-            and (limit.models is None or limit.models.matches(card))
-        )
-        if refused:
-            yield _warning(
-                f"`{limit.quantities['id']}` counts {currency}; it refuses what is priced in another currency: "
-                + ", ".join(f"`{name}`" for name in refused[:5]),
-                ("limits", places[limit.quantities["id"]]),
-                "other",
-                "give the models and the budget one currency, or a scope without these models",
-            )
 
 
 def _unsealed(snapshot: Snapshot) -> Iterator[Problem]:

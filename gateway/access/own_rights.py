@@ -132,7 +132,9 @@ def _same(before: Snapshot, after: Snapshot, who: Principal) -> bool:
     """Do the two versions agree on what decides besides rules?"""
     key = principal_key(who)
     return (
-        before.document.settings.default_data_class == after.document.settings.default_data_class
+        before.document.settings == after.document.settings
+        and before.document.departments == after.document.departments
+        and before.document.roles == after.document.roles
         and before.bindings.get(key) == after.bindings.get(key)
         and before.closures == after.closures
     )

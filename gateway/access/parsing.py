@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
@@ -12,6 +13,7 @@ from gateway.access.document import PolicySet
 from gateway.access.problems import Path, PolicyInvalid, Problem, Spot, listed, nearest
 from gateway.access.source import Source, read_source
 
+_COST_IN = re.compile(r"(?:cost|price|budget)_([a-z]{3})\Z")
 Document = TypeVar("Document", bound=BaseModel)
 MAX_PROBLEMS = 1_000
 """Told one by one; each is an object with its place, so a document that is wrong everywhere must not make more."""
@@ -69,9 +71,10 @@ def _problem(details: ErrorDetails, source: Source, schema: type[BaseModel]) -> 
     if kind == "extra_forbidden":
         fields = _fields(schema, path[:-1])
         name = str(path[-1])
-        hint = nearest(name, fields)
+        money = _COST_IN.match(name)
+        hint = f"write `cost` with `currency: {money.group(1).upper()}`" if money else nearest(name, fields)
         return Problem(
-            f"unknown field `{name}`; expected one of {listed(fields)}",
+            f"unknown field `{name}`; expected one of {listed(fields, 20)}",
             source.key_spots.get(path, spot),
             path,
             hint,

@@ -30,7 +30,17 @@ class Problem:
     hint: str | None = None
     severity: Literal["error", "warning"] = "error"
     kind: Literal[
-        "unknown_field", "invalid", "failing_test", "dead_pattern", "shadowed", "empty_role", "own_gain", "other"
+        "unknown_field",
+        "invalid",
+        "failing_test",
+        "dead_pattern",
+        "shadowed",
+        "empty_role",
+        "own_gain",
+        "unpriced",
+        "no_model_use",
+        "department",
+        "other",
     ] = "invalid"
 
     @property
@@ -40,6 +50,11 @@ class Problem:
         for part in self.path:
             text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
         return text
+
+    @property
+    def sentence(self) -> str:
+        """Without a file and a line: for a log or a panel."""
+        return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def render(self, file: str) -> str:
         where = f"{file}:{self.spot.line}:{self.spot.column}" if self.spot else file
@@ -70,7 +85,7 @@ def nearest(found: str, valid: Iterable[str]) -> str | None:
     """A hint with the closest valid name, or None when nothing is close."""
     names = sorted(valid)
     by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(found.lower(), by_lower, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(found.lower(), by_lower, n=1, cutoff=0.6)
     return f"did you mean `{by_lower[close[0]]}`?" if close else None
 
 

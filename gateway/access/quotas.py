@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gateway.access.document import Limit
+from gateway.access.departments import folded
+from gateway.access.document import SCOPE_FIELDS, Limit
 from gateway.access.holder import Holder
 from gateway.access.patterns import ModelSelector, compile_pattern
 from gateway.access.snapshot import CompiledLimit, Snapshot
@@ -16,9 +17,11 @@ _NAMED = ("user", "department", "role", "tenant")
 
 
 def limits_for(
-    snapshot: Snapshot, principal: Principal, holder: Holder, model: ModelCard | None
+    snapshot: Snapshot, principal: Principal, holder: Holder, model: ModelCard | None, purpose: str | None = None
 ) -> tuple[LimitRule, ...]:
     """In the order of the limits' ids. A limit per role gives one rule for each role held."""
+    if purpose not in snapshot.limit_purposes:
+        purpose = None
     case = (
         principal.tenant,
         holder.key,
@@ -27,24 +30,26 @@ def limits_for(
         principal.kind,
         (principal.key_lineage or principal.credential_id) if principal.kind == "service" else None,
         None if model is None else model.id,
+        purpose,
     )
     found = snapshot.limit_rules.get(case)
     if found is None:
-        found = tuple(_resolve(snapshot, principal, holder, model))
+        found = tuple(_resolve(snapshot, principal, holder, model, purpose))
         if len(snapshot.limit_rules) >= MAX_CACHED:
             snapshot.limit_rules.clear()
         snapshot.limit_rules[case] = found
     return found
 
 
-def _resolve(snapshot: Snapshot, principal: Principal, holder: Holder, model: ModelCard | None) -> Iterator[LimitRule]:
-    tenant = _part(principal.tenant)
+def _resolve(
+    snapshot: Snapshot, principal: Principal, holder: Holder, model: ModelCard | None, purpose: str | None
+) -> Iterator[LimitRule]:
     for limit in snapshot.limits:
-        if not _applies(limit, principal, holder):
+        if not _applies(limit, principal, holder) or limit.purpose not in (None, purpose):
             continue
         if limit.models is not None and (model is None or not limit.models.matches(model)):
             continue
-        for key in _counters(limit, tenant, principal, holder, model):
+        for key in _counters(limit, principal, holder, model):
             yield LimitRule(scope=limit.kind, scope_key=key, **limit.quantities)
 
 
@@ -53,38 +58,56 @@ def _applies(limit: CompiledLimit, principal: Principal, holder: Holder) -> bool
         if name == "role":
             if value not in holder.roles:
                 return False
-        elif value != (
-            holder.key if name == "user" else holder.charged_department if name == "department" else principal.tenant
-        ):
+        elif value != _value(name, principal, holder):
             return False
     return True
 
 
-def _counters(
-    limit: CompiledLimit, tenant: str, principal: Principal, holder: Holder, model: ModelCard | None
-) -> tuple[str, ...]:
-    """Counter names. A department, role or user is counted within its tenant; a model across tenants."""
-    match limit.kind:
+def _value(name: str, principal: Principal, holder: Holder) -> str | None:
+    if name == "user":
+        return holder.key
+    if name == "tenant":
+        return principal.tenant
+    return None if holder.charged_department is None else folded(holder.charged_department)
+
+
+def _counters(limit: CompiledLimit, principal: Principal, holder: Holder, model: ModelCard | None) -> tuple[str, ...]:
+    """Counter names. Everything is counted within its tenant, but a model alone across tenants."""
+    if len(limit.parts) > 1:
+        named = [_counter(limit, part, principal, holder, model) for part in limit.parts]
+        return ("|".join(name for name in named if name is not None),)
+    if limit.kind == "role" and limit.each:
+        return tuple(f"role:{_part(principal.tenant)}/{role}" for role in sorted(holder.roles))
+    name = _counter(limit, limit.kind, principal, holder, model)
+    return () if name is None else (name,)
+
+
+def _counter(
+    limit: CompiledLimit, kind: str, principal: Principal, holder: Holder, model: ModelCard | None
+) -> str | None:
+    tenant = _part(principal.tenant)
+    match kind:
         case "user":
-            return (f"user:{tenant}/{principal.issuer}/{_part(principal.subject)}",)
+            return f"user:{tenant}/{principal.issuer}/{_part(principal.subject)}"
         case "department":
             department = holder.charged_department
-            return () if department is None else (f"department:{tenant}/{_part(department)}",)
+            return None if department is None else f"department:{tenant}/{_part(folded(department))}"
         case "role":
-            roles = sorted(holder.roles) if limit.each else [value for name, value in limit.filters if name == "role"]
-            return tuple(f"role:{tenant}/{role}" for role in roles)
+            return f"role:{tenant}/{dict(limit.filters)['role']}"
         case "tenant":
-            return (f"tenant:{tenant}",)
+            return f"tenant:{tenant}"
+        case "purpose":
+            return f"purpose:{tenant}/{_part(limit.purpose or '')}"
         case "key":
             # Only a service's credential is a lasting key; a person's token id changes with every token. A key that
             # replaces another one goes on with its budget, and both share it while they overlap.
             if principal.kind == "service" and principal.credential_id is not None:
-                return (f"key:{tenant}/{_part(principal.key_lineage or principal.credential_id)}",)
-            return ()
+                return f"key:{tenant}/{_part(principal.key_lineage or principal.credential_id)}"
+            return None
         case _:
             if not limit.each:
-                return (f"model:{limit.model}",)
-            return () if model is None or model.virtual else (f"model:{model.id}",)
+                return f"model:{limit.model}"
+            return None if model is None or model.virtual else f"model:{model.id}"
 
 
 def _part(text: str) -> str:
@@ -94,14 +117,20 @@ def _part(text: str) -> str:
 
 def compile_limit(limit: Limit) -> CompiledLimit:
     scope = limit.scope
-    filters = tuple((name, value) for name in _NAMED if (value := getattr(scope, name)) is not None)
-    kind = scope.each or (filters[0][0] if filters else "model")
+    filters = tuple(
+        (name, folded(value) if name == "department" else value)
+        for name in _NAMED
+        if (value := getattr(scope, name)) is not None
+    )
+    named = tuple(name for name in SCOPE_FIELDS if getattr(scope, name) is not None)
     return CompiledLimit(
-        kind=kind,
+        kind=scope.each or named[0],
         filters=filters,
         model=scope.model,
         models=_selector(scope.model),
         each=scope.each is not None,
+        parts=() if scope.each is not None else named,
+        purpose=scope.purpose,
         quantities=dict(_quantities(limit)),
     )
 

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 
 from gateway.access.conditions import compile_condition
+from gateway.access.departments import undeclared_departments
 from gateway.access.document import PolicySet, Rule
 from gateway.access.problems import Path, Problem, nearest
 from gateway.access.vocabulary import ADMIN_ACTIONS, INFERENCE_ACTIONS
@@ -16,6 +17,7 @@ def reference_problems(document: PolicySet) -> list[Problem]:
         *_duplicates(document),
         *_unknown_roles(document),
         *_unknown_groups(document),
+        *undeclared_departments(document),
         *_cycles(document),
         *_rule_shapes(document),
         *_contradictions(document),
@@ -169,7 +171,7 @@ def _signature(rule: Rule) -> Iterable[str]:
         yield repr(sorted(values or ()))
     for filters in (subjects.types, subjects.departments, subjects.tenants):
         yield repr(sorted(filters or ()))
-    yield repr(subjects.any)
+    yield repr(subjects.everybody)
     yield repr(rule.models and (rule.models.any, sorted(rule.models.ids), sorted(rule.models.groups)))
     yield repr(rule.models and sorted(rule.models.labels.items()))
     yield repr(compile_condition(rule.when))

@@ -19,6 +19,7 @@ from gateway.access.decision_tests import failing_tests
 from gateway.access.document import PolicySet
 from gateway.access.evaluator import evaluate
 from gateway.access.holder import holder_of
+from gateway.access.lint import startup_warnings
 from gateway.access.parsing import parse_source
 from gateway.access.problems import PolicyInvalid
 from gateway.access.quotas import limits_for
@@ -76,6 +77,7 @@ class AccessService:
         self._confirmed_s: float | None = None
         self._saved_s: float | None = None
         self._reachable = True
+        self._warnings: tuple[str, ...] = ()
         self._refreshing = asyncio.Lock()
         self._woken = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -88,7 +90,7 @@ class AccessService:
         """
         self._seed_content = self._read_seed()
         if self._repository is None:
-            self._snapshot = self.compile(StoredVersion(1, self._seed_content, self._clock.now()))
+            self._put_in_force(self.compile(StoredVersion(1, self._seed_content, self._clock.now())))
             return
         try:
             await self.refresh()
@@ -114,7 +116,9 @@ class AccessService:
 
     def limits_of(self, principal: Principal, context: RequestContext) -> tuple[LimitRule, ...]:
         snapshot = self.snapshot
-        return limits_for(snapshot, principal, holder_of(snapshot, principal, context.received_at), None)
+        return limits_for(
+            snapshot, principal, holder_of(snapshot, principal, context.received_at), None, context.purpose
+        )
 
     def visible_models(self, principal: Principal, context: RequestContext) -> tuple[ModelCard, ...]:
         """A virtual model shows only beside a real one: alone it could not serve anything."""
@@ -160,6 +164,17 @@ class AccessService:
         """The version in force with its text and author; None without a database."""
         return self._stored
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What somebody should hear about the policy in force and the models of this replica, most important first."""
+        return self._warnings
+
+    def _put_in_force(self, snapshot: Snapshot) -> None:
+        found = startup_warnings(snapshot, seals_content=self.seals_content)
+        self._snapshot, self._warnings = snapshot, tuple(warning.sentence for warning in found)
+        for sentence in self._warnings:
+            _log.warning("policy version %d: %s", snapshot.version, sentence)
+
     def status(self) -> AccessStatus:
         snapshot = self._snapshot
         age = None if self._confirmed_s is None else self._clock.monotonic_s() - self._confirmed_s
@@ -200,7 +215,7 @@ class AccessService:
                 stored = await self._repository.current()
                 if stored is None:
                     raise Unavailable("The policy is not available.", code="policy_unavailable", detail="no head row")
-                self._snapshot = await asyncio.to_thread(self.compile, stored)
+                self._put_in_force(await asyncio.to_thread(self.compile, stored))
                 self._stored = stored
                 self._saved_s = None
                 _log.info("policy version %d is in force", stored.version)
@@ -243,7 +258,7 @@ class AccessService:
         if age_s > self._settings.max_stale_s:
             _log.error("the local policy copy is %.0f s old; it will not be used", age_s)
             return
-        self._snapshot = await asyncio.to_thread(self.compile, saved.stored)
+        self._put_in_force(await asyncio.to_thread(self.compile, saved.stored))
         self._stored = saved.stored
         self._confirmed_s = self._clock.monotonic_s() - max(age_s, 0.0)
 

@@ -60,7 +60,10 @@ class CompiledBinding:
 
 @dataclass(frozen=True, slots=True)
 class CompiledLimit:
-    """A limit: what it counts by, and `filters` that say to whom it applies. `quantities` complete its `LimitRule`."""
+    """A limit: what it counts by, and `filters` that say to whom it applies. `quantities` complete its `LimitRule`.
+
+    Departments are in their folded spelling.
+    """
 
     kind: str
     filters: tuple[tuple[str, str], ...]
@@ -69,6 +72,9 @@ class CompiledLimit:
     """The pattern as written; with it and without `each` the pattern itself names the counter."""
     models: ModelSelector | None
     each: bool
+    parts: tuple[str, ...]
+    """The fields of the scope that name the one counter; empty with `each`."""
+    purpose: str | None
     quantities: Mapping[str, Any]
 
 
@@ -114,6 +120,8 @@ class Snapshot:
     condition_groups: tuple[int, ...]
     """For each rule, the rules of the same effect that ask exactly the same: one answer settles all of them."""
     limits: tuple[CompiledLimit, ...]
+    limit_purposes: frozenset[str] = frozenset()
+    """Purposes that some limit names: no other one makes a difference to the limits of a request."""
     settled: dict[int, Settled] = field(default_factory=dict, repr=False)
     """Cache of a pure function of the snapshot, bounded by the evaluator."""
     limit_rules: dict[tuple[object, ...], tuple[LimitRule, ...]] = field(default_factory=dict, repr=False)

@@ -40,6 +40,7 @@ class Whose(AdminBody):
     department: str | None = Field(None, min_length=1, max_length=1024)
     roles: tuple[Annotated[str, Field(max_length=128)], ...] = Field((), max_length=100, fail_fast=True)
     model: str | None = Field(None, min_length=1, max_length=1024, description="for limits that count per model")
+    purpose: str | None = Field(None, min_length=1, max_length=256, description="for limits of a purpose")
 
 
 class ResetBody(Whose):
@@ -104,9 +105,10 @@ def routes(service: LimitService, access: AccessService, guard: PermissionGuard)
         department: Name = None,
         role: Annotated[list[Annotated[str, Field(max_length=128)]] | None, Query(max_length=100)] = None,
         model: Name = None,
+        purpose: Name = None,
         call: AdminCall = may_read,
     ) -> UsagePage:
-        whose = Whose(user=user, department=department, roles=tuple(role or ()), model=model)
+        whose = Whose(user=user, department=department, roles=tuple(role or ()), model=model, purpose=purpose)
         page = await _page(service, _rules(access, call, whose))
         await guard.record(call, kind="access", target=f"usage/{_target(whose)}")
         return page
@@ -177,9 +179,8 @@ def _rules(access: AccessService, call: AdminCall, whose: Whose) -> tuple[LimitR
     )
     snapshot = access.snapshot
     holder = holder_of(snapshot, principal, call.context.received_at)
-    rules = limits_for(
-        snapshot, principal, holder, None if whose.model is None else card_of(access, whose.model, "model")
-    )
+    model = None if whose.model is None else card_of(access, whose.model, "model")
+    rules = limits_for(snapshot, principal, holder, model, whose.purpose)
     return tuple(rule for rule in rules if whose.user is not None or rule.scope not in {"user", "key"})
 
 

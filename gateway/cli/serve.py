@@ -162,7 +162,7 @@ def _panel(services: Services, url: str, took_s: float, warnings: list[str]) -> 
         capacity = backend.status().get("kv_capacity")
         if capacity:
             lines.append(f"  KV cache {capacity}")
-    for warning in warnings:
+    for warning in (*warnings, *services.warnings()):
         lines += ["", f"  Warning: {warning}."]
     if settings.local.enabled:
         token = _demo_token(settings)

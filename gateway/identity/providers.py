@@ -7,7 +7,7 @@ A configuration that would accept too much ends the start with `ConfigError`. Kn
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
@@ -101,6 +101,12 @@ class ProviderTable:
 
     def __len__(self) -> int:
         return len(self.all())
+
+
+def nameless_people(configured: Sequence[ProviderSettings]) -> tuple[str, ...]:
+    """Providers whose people cannot be told from those of another one: with two of them, one human may be two."""
+    people = [settings for settings in configured if settings.type != "shared_secret"]
+    return tuple(one.name for one in people if one.person_claim is None) if len(people) > 1 else ()
 
 
 def build_providers(settings: ProviderSettings) -> tuple[Provider, ...]:

@@ -58,6 +58,7 @@ def _card(model: ModelSettings, settings: Settings) -> ModelCard:
             hint=f"did you mean `{nearest[0]}`?" if nearest else "add it under `upstreams`",
         )
     routing = settings.routing
+    price_in, price_out = model.prices_micro
     tier = model.tier
     if model.id == routing.small:
         tier = "small"
@@ -72,8 +73,8 @@ def _card(model: ModelSettings, settings: Settings) -> ModelCard:
         labels=dict(model.labels),
         context_window=model.context_window or DEFAULT_WINDOW,
         max_output_tokens=model.max_output_tokens,
-        price_in_micro=model.price_in_micro,
-        price_out_micro=model.price_out_micro,
+        price_in_micro=price_in,
+        price_out_micro=price_out,
         currency=model.currency,
         upstream_model=model.upstream_model,
         actions=model.actions,

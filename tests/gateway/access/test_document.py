@@ -137,9 +137,9 @@ def test_each_field_says_what_it_expects(field: str, report: str) -> None:
 @pytest.mark.parametrize(
     ("subjects", "report"),
     [
-        ("{}", "expected either `roles` or `principals`, or `any: true`"),
+        ("{}", "expected `roles`, `principals`, `departments`, `tenants`, or `any: true`"),
         ("{any: true, roles: [a]}", "expected either `roles` or `principals`, or `any: true`"),
-        ("{types: [user]}", "expected either `roles` or `principals`, or `any: true`"),
+        ("{types: [user]}", "expected `roles`, `principals`, `departments`, `tenants`, or `any: true`"),
         ("{any: true, types: []}", "expected at least 1"),
         ("{principals: [ana]}", "expected `<issuer>#<subject>`"),
     ],
@@ -152,8 +152,8 @@ def test_a_rule_says_whom_it_is_for(subjects: str, report: str) -> None:
     ("limit", "report"),
     [
         ("{id: l, scope: {each: user}}", "limits nothing"),
-        ("{id: l, scope: {}, requests: 1}", "expected `each`, or exactly one of"),
-        ("{id: l, scope: {department: a, tenant: b}, requests: 1}", "expected `each`, or exactly one of"),
+        ("{id: l, scope: {}, requests: 1}", "expected `each`, or some of `user`, `department`, `role`, `tenant`"),
+        ("{id: l, scope: {each: purpose}, requests: 1}", "found `purpose`; expected `user`, `key`"),
         ("{id: l, scope: {each: user, user: a#b}, requests: 1}", "are both written"),
         ("{id: l, scope: {each: user}, window: hour, requests: 1}", "expected `minute`, `day`, `month` or seconds"),
         ("{id: l, scope: {each: user}, requests: -1}", "greater than or equal to 0"),
@@ -205,3 +205,22 @@ def test_a_list_of_wrong_names_is_told_by_its_first() -> None:
     with pytest.raises(PolicyInvalid) as caught:
         parse_policy(text, name="x")
     assert [problem.path for problem in caught.value.problems] == [("rules", 0, "subjects", "roles", 0)]
+
+
+@pytest.mark.parametrize(
+    ("limit", "hint"),
+    [
+        ("{id: l, scope: {each: user}, cost_usd: 5}", "write `cost` with `currency: USD`"),
+        ("{id: l, scope: {each: user, purposes: a}, requests: 1}", "did you mean `purpose`?"),
+        ("{id: l, scope: {each: user, project: a}, requests: 1}", None),
+    ],
+)
+def test_a_hint_is_given_only_where_it_helps(limit: str, hint: str | None) -> None:
+    with pytest.raises(PolicyInvalid) as raised:
+        parse_policy(body(f"{RULE}limits:\n  - {limit}"), name="t.yaml")
+    assert raised.value.hint == hint
+
+
+def test_a_department_alone_stands_for_everybody_in_it() -> None:
+    document = parse_policy(body("rules: [{id: a, effect: deny, subjects: {departments: [finance]}}]"), name="t.yaml")
+    assert document.rules[0].subjects.everybody

@@ -6,7 +6,7 @@ import pytest
 
 from gateway.access.problems import PolicyInvalid
 from gateway.flow.values import LimitRule, ModelCard, Principal
-from tests.fakes.policies import AUTO, LARGE, SMALL, decide, policy, who
+from tests.fakes.policies import AUTO, LARGE, SMALL, decide, policy, when, who
 
 HEAD = """
 roles: {r: {department: risk}, s: {}}
@@ -39,6 +39,13 @@ def keys(scope: str, principal: Principal, model: ModelCard = SMALL) -> list[str
         ("{each: key}", who(credential_id="token-17"), []),
         ("{department: sales}", who(department="sales"), ["department:acme/sales"]),
         ("{department: sales}", who(department="risk"), []),
+        ("{department: Sales}", who(department=" SALES "), ["department:acme/sales"]),
+        ("{each: department}", who(department="Sales"), ["department:acme/sales"]),
+        ("{department: sales, model: acme/small}", who(department="sales"), ["department:acme/sales|model:acme/small"]),
+        ("{department: sales, model: acme/large}", who(department="sales"), []),
+        ("{tenant: acme, role: s}", who("s"), ["role:acme/s|tenant:acme"]),
+        ("{tenant: acme, role: s}", who(), []),
+        ("{purpose: support}", who(), []),
         ("{role: r}", who("r"), ["role:acme/r"]),
         ("{role: r}", who("s"), []),
         ("{tenant: acme}", who(), ["tenant:acme"]),
@@ -55,6 +62,25 @@ def keys(scope: str, principal: Principal, model: ModelCard = SMALL) -> list[str
 )
 def test_the_counter_is_named_by_whom_the_limit_counts(scope: str, principal: Principal, expected: list[str]) -> None:
     assert keys(scope, principal) == expected
+
+
+def test_a_budget_for_a_department_a_model_and_a_purpose_is_one_counter() -> None:
+    snapshot = policy(
+        HEAD + "  - {id: l, scope: {department: finance, model: acme/small, purpose: closing}, cost_eur: 500, "
+        "window: month}\n"
+        "  - {id: p, scope: {purpose: closing}, requests: 5}\n"
+        "  - {id: u, scope: {each: user, purpose: closing}, requests: 5}\n"
+    )
+    finance = who(department="Finance")
+
+    def counters(purpose: str | None, model: ModelCard = SMALL, caller: Principal = finance) -> list[str]:
+        found = decide(snapshot, caller, model, context=when(purpose=purpose))
+        return [rule.scope_key for rule in found.limits]
+
+    everywhere = ["purpose:acme/closing", "user:acme/https://idp/ana"]
+    assert counters("closing") == ["department:acme/finance|purpose:acme/closing|model:acme/small", *everywhere]
+    assert counters("closing", LARGE) == counters("closing", caller=who(department="sales")) == everywhere
+    assert counters("another") == counters(None) == []
 
 
 def test_a_virtual_model_has_no_counter_of_its_own() -> None:

@@ -70,3 +70,25 @@ def test_mistakes_end_the_start_with_what_was_found(models: tuple[ModelSettings,
     settings = Settings(models=models, upstreams={"vllm": UpstreamSettings(base_url="http://127.0.0.1:1/v1")})
     with pytest.raises(ConfigError, match=message):
         catalog_from(settings)
+
+
+@pytest.mark.parametrize(
+    ("written", "micro"),
+    [
+        ({"price_in": 0.60, "price_out": "0.8"}, (600_000, 800_000)),
+        ({"price_in": 0.1, "price_out": 1_234.567891}, (100_000, 1_234_567_891)),
+        ({"price_in_micro": 600_000}, (600_000, 0)),
+        ({}, (0, 0)),
+    ],
+)
+def test_prices_are_units_of_money_per_million_tokens_and_exact(written: dict[str, object], micro: object) -> None:
+    (card,) = catalog_from(Settings(models=(ModelSettings(id="m", path="/m", **written),))).all()  # type: ignore[arg-type]
+    assert (card.price_in_micro, card.price_out_micro) == micro
+
+
+@pytest.mark.parametrize(
+    "written", [{"price_in": 0.6, "price_in_micro": 5}, {"price_out": 0.0000001}, {"price_in": -1}]
+)
+def test_a_price_that_is_written_twice_or_cannot_be_counted_is_refused(written: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="price"):
+        ModelSettings(id="m", path="/m", **written)  # type: ignore[arg-type]
