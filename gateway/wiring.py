@@ -51,7 +51,7 @@ from gateway.flow.values import Principal
 from gateway.guardrails.inspector import GuardrailInspector
 from gateway.identity.local_copies import IdentityCopies
 from gateway.identity.metrics import IdentityCollector
-from gateway.identity.providers import nameless_people
+from gateway.identity.providers import warnings_of_people
 from gateway.identity.repository import IdentityRepository
 from gateway.identity.revocation_store import PostgresRevocationStore
 from gateway.identity.revocations import RevocationList
@@ -274,19 +274,8 @@ async def open_services(
             loaded=loaded,
             backends=backends,
             engines=engines,
-            warnings=lambda: (*access.warnings, *_one_person_warning(settings)),
+            warnings=lambda: (*access.warnings, *warnings_of_people(settings.identity, settings.access)),
         )
-
-
-def _one_person_warning(settings: Settings) -> tuple[str, ...]:
-    nameless = nameless_people(settings.identity.providers) if settings.access.four_eyes else ()
-    if not nameless:
-        return ()
-    names = ", ".join(f"`{name}`" for name in nameless)
-    return (
-        f"with four eyes and several identity providers, one human may be two people: {names} (set `person_claim` "
-        "of every provider)",
-    )
 
 
 async def _database(settings: Settings, stack: AsyncExitStack, progress: BootProgress) -> AsyncEngine:

@@ -7,7 +7,7 @@ A configuration that would accept too much ends the start with `ConfigError`. Kn
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from urllib.parse import SplitResult, urlsplit
 
@@ -15,7 +15,7 @@ from gateway.errors import ConfigError
 from gateway.flow.values import ANONYMOUS
 from gateway.identity.algorithms import ASYMMETRIC, SPECS, SYMMETRIC
 from gateway.identity.claim_path import ClaimPath
-from gateway.settings import ProviderSettings
+from gateway.settings import AccessSettings, IdentitySettings, ProviderSettings
 
 TENANT_MARK = "{tid}"
 _GUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
@@ -103,10 +103,15 @@ class ProviderTable:
         return len(self.all())
 
 
-def nameless_people(configured: Sequence[ProviderSettings]) -> tuple[str, ...]:
-    """Providers whose people cannot be told from those of another one: with two of them, one human may be two."""
-    people = [settings for settings in configured if settings.type != "shared_secret"]
-    return tuple(one.name for one in people if one.person_claim is None) if len(people) > 1 else ()
+def warnings_of_people(identity: IdentitySettings, access: AccessSettings) -> tuple[str, ...]:
+    """With four eyes and several providers, one human may be two people to the gateway; what to do about it."""
+    nameless = [f"`{one.name}`" for one in identity.providers if one.person_claim is None]
+    if not (access.four_eyes and nameless and len(identity.providers) > 1):
+        return ()
+    return (
+        "with four eyes and several identity providers, one human may be two people: set `person_claim` of "
+        + ", ".join(nameless),
+    )
 
 
 def build_providers(settings: ProviderSettings) -> tuple[Provider, ...]:

@@ -9,8 +9,8 @@ import pytest
 
 from gateway.errors import ConfigError
 from gateway.identity.claim_path import ClaimPath
-from gateway.identity.providers import ProviderTable, build_providers
-from gateway.settings import ProviderSettings
+from gateway.identity.providers import ProviderTable, build_providers, warnings_of_people
+from gateway.settings import AccessSettings, IdentitySettings, ProviderSettings
 
 TID = "11111111-1111-4111-8111-111111111111"
 OTHER_TID = "22222222-2222-4222-8222-222222222222"
@@ -153,3 +153,17 @@ def test_shared_secret_defaults_to_hs256() -> None:
 )
 def test_claim_path(path: str, claims: dict[str, Any], found: Any) -> None:
     assert ClaimPath.parse(path).find(claims) == found
+
+
+def test_one_human_at_two_providers_is_warned_of_where_two_people_are_needed() -> None:
+    named, nameless = settings(person_claim="employee_id"), settings(name="other")
+    four_eyes = AccessSettings(four_eyes=True)
+
+    def found(access: AccessSettings, *providers: ProviderSettings) -> tuple[str, ...]:
+        return warnings_of_people(IdentitySettings(providers=providers), access)
+
+    (sentence,) = found(four_eyes, named, nameless)
+    assert sentence.endswith("set `person_claim` of `other`")
+    assert (
+        found(four_eyes, nameless) == found(four_eyes, named, named) == found(AccessSettings(), named, nameless) == ()
+    )
