@@ -10,6 +10,7 @@ import asyncio
 import json
 import math
 import re
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -18,6 +19,7 @@ from typing import Any, NoReturn, TypeVar
 import orjson
 from starlette.types import Receive
 
+from gateway.api.media_type import is_json
 from gateway.errors import InvalidRequest, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 
 T = TypeVar("T")
@@ -93,10 +95,9 @@ class BodyReader:
                 if value.isdigit() and int(value[:20]) > self._max_bytes:
                     raise self._too_large()
             elif name == b"content-type":
-                kind, _, parameters = value.lower().partition(b";")
-                if kind.strip() != b"application/json" or parameters.strip() not in (b"", b"charset=utf-8"):
+                if not is_json(value):
                     raise UnsupportedMediaType(
-                        "The body must be JSON.", hint="send `Content-Type: application/json`", headers=_CLOSE
+                        "The body must be JSON in UTF-8.", hint="send `Content-Type: application/json`", headers=_CLOSE
                     )
             elif name == b"content-encoding" and value.lower().strip() != b"identity":
                 raise UnsupportedMediaType(
@@ -118,6 +119,12 @@ class BodyReader:
 def parse_json(raw: bytes) -> Any:
     """Strict JSON (RFC 8259 as I-JSON, RFC 7493). Raises `InvalidRequest` with `invalid_json`, `invalid_unicode`,
     `json_too_deep`, `too_many_values`, `duplicate_key` or `number_out_of_range`; never repeats what was sent."""
+    if raw.startswith(BOM_UTF8):
+        raise InvalidRequest(
+            "The body begins with a byte order mark (EF BB BF), which is no JSON.",
+            code="invalid_json",
+            hint="write UTF-8 without a byte order mark",
+        )
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:

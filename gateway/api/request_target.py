@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_ABSOLUTE = re.compile(rb"\Ahttps?://([^/?#@]+)([^?#]*)(?:\?([^#]*))?\Z", re.IGNORECASE)
+_ABSOLUTE = re.compile(rb"\Ahttps?://([^/?#@]+)(/[^?#]*)?(?:\?([^#]*))?\Z", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)

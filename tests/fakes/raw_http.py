@@ -85,7 +85,10 @@ class RawClient:
             block = b""
         self.ended = not block
         self.received += block
-        self._parser.feed_data(block) if block else None
+        try:
+            self._parser.feed_data(block)
+        except httptools.HttpParserError:
+            self.ended = True  # not HTTP/1.x: whatever it is, no further answer can be told apart in it
 
     # The parser's callbacks.
 

@@ -145,6 +145,13 @@ async def test_other_media_are_refused(header: tuple[bytes, bytes]) -> None:
         await READER.read([header], Feed(b"{}"))
 
 
+def test_a_byte_order_mark_is_named() -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        parse_json(b"\xef\xbb\xbf{}")
+    assert "byte order mark" in refusal.value.message
+    assert refusal.value.hint == "write UTF-8 without a byte order mark"
+
+
 async def test_json_with_utf8_is_accepted() -> None:
     headers = [(b"content-type", b"application/json; charset=UTF-8"), (b"content-encoding", b"identity")]
     assert await READER.read(headers, Feed(b"{}")) == b"{}"
