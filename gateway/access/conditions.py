@@ -19,6 +19,7 @@ from gateway.access.vocabulary import DATA_CLASSES
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+PURPOSE_MISSING = "purpose is not stated"
 _RANK = {name: rank for rank, name in enumerate(DATA_CLASSES)}
 
 
@@ -118,7 +119,7 @@ def _data_class(condition: Condition, situation: Situation) -> bool:
 
 def _purpose(condition: Condition, situation: Situation) -> bool:
     if situation.purpose is None:
-        raise Undecidable("purpose is not stated")
+        raise Undecidable(PURPOSE_MISSING)
     if condition.purposes is not None:
         return situation.purpose in condition.purposes
     return situation.purpose not in (condition.excluded_purposes or ())

@@ -6,10 +6,10 @@ allow rule that cannot be decided does not allow. Enforcement, explanation, test
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gateway.access.compiler import model_mask
-from gateway.access.conditions import Situation, Undecidable, data_class_rank, read_address
+from gateway.access.conditions import PURPOSE_MISSING, Situation, Undecidable, data_class_rank, read_address
 from gateway.access.departments import folded, is_declared
 from gateway.access.holder import Holder, holder_of
 from gateway.access.obligations import merge_obligations
@@ -30,6 +30,7 @@ UNMET = {
     "sourceCidr": "not from this address",
 }
 """A condition that does not hold, as the caller reads it."""
+STATE_PURPOSE = "state what it is for in the header `x-esclusa-purpose`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ def evaluate(
         return _refuse(snapshot, model, settled.denied_by.id, settled.denied_by.reason or REFUSED, settled.matched)
     if settled.allowed_by is None:
         unmet = _unmet(snapshot, match.unmet & ~snapshot.denies, principal, context)
-        return _refuse(snapshot, model, None, _nothing_grants(action, model, unmet), settled.matched)
+        refused = _refuse(snapshot, model, None, _nothing_grants(action, model, unmet), settled.matched)
+        return replace(refused, hint=STATE_PURPOSE) if PURPOSE_MISSING in unmet else refused
     locality = _locality_refusal(settled.localities, model)
     if locality is not None:
         return _refuse(snapshot, model, "builtin:locality", locality, settled.matched)

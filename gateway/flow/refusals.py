@@ -15,8 +15,8 @@ def demand(decision: Decision) -> None:
             f"You may not use this model: {decision.reason}",
             code="model_not_permitted",
             param="model",
-            hint="GET /v1/models lists what you may use",
-            detail=f"rule {decision.rule_id}",
+            hint=decision.hint or "GET /v1/models lists what you may use",
+            detail=None if decision.rule_id is None else f"rule {decision.rule_id}",
         )
 
 

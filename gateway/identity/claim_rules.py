@@ -23,8 +23,12 @@ _RFC9068_REQUIRED = ("client_id", "jti")
 _MAX_AUDIENCES = 64
 
 
-def invalid(detail: str, message: str = "The token's claims are not acceptable.") -> NoReturn:
-    raise Unauthenticated(message, detail=detail, hint="get a fresh token from your identity provider")
+def invalid(
+    detail: str,
+    message: str = "The token's claims are not acceptable.",
+    hint: str = "get a fresh token from your identity provider",
+) -> NoReturn:
+    raise Unauthenticated(message, detail=detail, hint=hint)
 
 
 def wrong_type(detail: str) -> NoReturn:

@@ -105,6 +105,13 @@ def _names(path: ClaimPath | None, claims: Claims) -> frozenset[str]:
         return _EMPTY
     if isinstance(value, str) and path.leaf in _SCOPE_LEAVES:
         value = value.split()
+    if isinstance(value, str):
+        # A fresh token would look the same: what helps is another mapping at the provider.
+        invalid(
+            f"{path.text} is a text and not a list of names",
+            f"The claim `{path.text}` is a text where a list of names belongs.",
+            f"let your identity provider emit `{path.text}` as a multi-valued claim: a list, even of one name",
+        )
     if not isinstance(value, list) or len(value) > MAX_ENTRIES:
         invalid(f"{path.text} is not a list of at most {MAX_ENTRIES} names")
     return frozenset(clean_text(item, path.text) for item in value)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from gateway.flow.values import ANONYMOUS, ModelCard
-from tests.fakes.policies import AUTO, LARGE, SMALL, decide, policy, when, who
+from tests.fakes.policies import AUTO, LARGE, NOON, SMALL, decide, policy, when, who
 
 BASE = """
 roles: {reader: {}, writer: {inherits: [reader]}}
@@ -328,3 +328,25 @@ def test_a_card_that_the_snapshot_does_not_know_is_judged_by_the_same_rules() ->
     snapshot = policy(BASE + DENY)
     relabelled = replace(LARGE, labels={})
     assert decide(snapshot, who("reader"), relabelled).rule_id == "stop"
+
+
+CONDITIONAL = """
+roles: {r: {}}
+rules:
+  - {id: g, effect: allow, subjects: {roles: [r]}, actions: [chat], models: {any: true},
+     when: {purpose: {in: [support]}, time: {tz: UTC, from: "08:00", to: "18:00"}}}
+"""
+
+
+def test_a_refusal_says_which_condition_of_a_grant_is_not_met() -> None:
+    snapshot = policy(CONDITIONAL)
+    unstated = decide(snapshot, who("r"))
+    assert unstated.reason == "no rule grants you `chat` on `acme/small`: purpose is not stated"
+    assert unstated.hint == "state what it is for in the header `x-esclusa-purpose`"
+    other = decide(snapshot, who("r"), context=when(purpose="fun"))
+    assert (other.reason, other.hint) == ("no rule grants you `chat` on `acme/small`: not for this purpose", None)
+    late = decide(snapshot, who("r"), context=when(NOON.replace(hour=22), purpose="support"))
+    assert late.reason.endswith(": not at this time")
+    assert (
+        decide(snapshot, who(), context=when(purpose="support")).reason == "no rule grants you `chat` on `acme/small`"
+    )

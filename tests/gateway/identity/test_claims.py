@@ -438,3 +438,10 @@ def test_a_token_without_the_claim_names_nobody_and_is_accepted() -> None:
 
 def test_a_person_claim_of_the_wrong_shape_refuses_the_token() -> None:
     assert code({"person_claim": "employee_id"}, employee_id=["E-17"]) == "invalid_token"
+
+
+def test_one_role_as_a_text_is_told_what_its_shape_should_be() -> None:
+    with pytest.raises(GatewayError) as refused:
+        principal({**PLAIN, "roles_claim": "roles"}, roles="analyst")
+    assert refused.value.message == "The claim `roles` is a text where a list of names belongs."
+    assert "a list, even of one name" in (refused.value.hint or "")
