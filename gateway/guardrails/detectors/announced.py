@@ -14,6 +14,7 @@ from gateway.guardrails.detectors import kinds
 from gateway.guardrails.detectors.form import GROUPED
 from gateway.guardrails.detectors.groups import LEVELS, Groups, Run
 from gateway.guardrails.detectors.kinds import Kind
+from gateway.guardrails.detectors.orders import is_named
 from gateway.guardrails.spans import Span
 
 _NO = r"(?! (?:de )?(?:habitabilidad|catastral|hipotecaria|notificaci|citaci|evaluaci|parcelari|urban|real))"
@@ -85,7 +86,8 @@ def _number_behind(groups: Groups, place: int, announced: tuple[Kind, ...]) -> S
     if not runs:
         return None
     near = _NEAR.match(lowered, place)
-    allowed = announced if near is not None and near.end() >= runs[0].start else _checked(announced)
+    by_word = near is not None and near.end() >= runs[0].start and not is_named(lowered, place, runs[0].start)
+    allowed = announced if by_word else _checked(announced)
     for most in range(LEVELS):
         size = 1
         while size < len(runs) and _joins(text, runs, levels, size, most):

@@ -22,6 +22,11 @@ _WORDS = re.compile(
 
 def is_order_number(span: Span, lowered: str) -> bool:
     """Such a word stands right before it."""
-    if span.detector != "ids":
+    if not (span.detector == "ids" or span.category == "phone") or lowered[span.start] == "+":
         return False
-    return _WORDS.search(lowered, max(0, span.start - REACH), span.start) is not None
+    return is_named(lowered, max(0, span.start - REACH), span.start)
+
+
+def is_named(lowered: str, start: int, end: int) -> bool:
+    """Such a word is the last between these places."""
+    return _WORDS.search(lowered, start, end) is not None

@@ -17,7 +17,7 @@ _CUES = re.compile(
     r"\b(?:tel(?:\.|[eé]fonos?|f\.?|ephone)?|tfno\.?|tlfn?o?\.?|fono|m[oó]vil|celular|cel\.?|whats?app|phone|mobile|"
     r"ll[aá]m[ae](?:me|nos|le|r)?|call (?:me|us)?)(?!\w)[^0-9+]{0,20}(?<![\w.])(?=\(?[0-9])"
 )
-_INTERNATIONAL = re.compile(r"(?<![0-9+])\+(?=[ (]?[1-9])")
+_INTERNATIONAL = re.compile(r"(?<![0-9+])\+(?=\(?[1-9])")
 _DIGITS = re.compile(r"[0-9]+")
 _OPENING = re.compile(r"\)?[ .\-]?\(|\)[ .\-]?|[ .\-/]")
 """Between the groups of a number that is written in one line."""

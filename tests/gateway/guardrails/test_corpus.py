@@ -25,6 +25,11 @@ def load(name: str) -> list[dict[str, Any]]:
     return [{**sample, "text": with_keys(sample["text"])} for sample in samples]
 
 
+ORDINARY: list[str] = [
+    text
+    for texts in yaml.safe_load((FOLDER / "ordinary.yaml").read_text(encoding="utf-8")).values()
+    for text in texts
+]
 HOSTILE, HARMLESS = load("hostile.yaml"), load("harmless.yaml")
 
 
@@ -62,6 +67,28 @@ def test_the_strictest_policy_refuses_nothing_harmless(sample: dict[str, Any]) -
     seen = inspect(sample["text"])
     assert seen.action == ("redact" if sample.get("likely") else "allow")
     assert {finding.category for finding in seen.findings} == set(sample.get("likely", []))
+
+
+def test_the_ordinary_texts_are_many_and_in_two_languages() -> None:
+    assert len(set(ORDINARY)) == len(ORDINARY) >= 200
+    for words in (r"\b(the|my|your|is|are|and|of|for)\b", r"\b(el|la|los|las|una?|es|de|del)\b"):
+        assert sum(re.search(words, text.lower()) is not None for text in ORDINARY) >= 40
+
+
+@pytest.mark.parametrize("text", ORDINARY, ids=lambda text: text[:40])
+def test_nothing_is_found_in_an_ordinary_text(text: str) -> None:
+    assert [(span.category, text[span.start : span.end]) for span in scan(text)] == []
+
+
+def test_nothing_is_found_in_ordinary_texts_one_below_the_other() -> None:
+    text = "\n\n".join(ORDINARY)
+    assert [(span.category, text[span.start : span.end]) for span in scan(text)] == []
+
+
+def test_a_word_for_an_order_keeps_only_what_is_not_proven_from_being_found() -> None:
+    assert scan("pedido 12345678-5") == []
+    for text in ("RUT del pedido: 12345678-5", "pedido 12.345.678-5", "factura a 36796476H", "ticket: ana@example.com"):
+        assert scan(text) != []
 
 
 def test_every_proven_category_has_a_sample() -> None:
