@@ -13,8 +13,9 @@ from gateway.guardrails.lookalikes import plain_form
 
 _CHANGED_LATIN_1 = bytes(code for code in range(256) if code not in b"\t\n\r" and plain_form(chr(code)) != chr(code))
 _ESCAPES = re.compile(r"\\[nrt]")
-_TERMINAL = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]|[^\n\x08]\x08")
-"""Colours and movements of a terminal, as they stand in copied logs; a sign that was deleted again."""
+_TERMINAL = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
+"""Colours and movements of a terminal, as they stand in copied logs."""
+_DELETED = re.compile(r"[^\n\x08]\x08")
 _RAISED = "\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u2080-\u2089"
 _NOTES = re.compile(f"(?<=[0-9A-Za-z])[{_RAISED}]+")
 _TAGS = re.compile("[\U000e0020-\U000e007e]")
@@ -41,7 +42,7 @@ def folded(text: str) -> Reading:
     """
     if "\\" in text:
         text = _ESCAPES.sub("  ", text)
-    if "\x1b" in text or "\x08" in text:
+    if "\x1b" in text:
         text = _TERMINAL.sub(lambda found: "\0" * len(found[0]), text)
     if _nothing_to_fold(text):
         return text, None
@@ -56,9 +57,11 @@ def folded(text: str) -> Reading:
 
 
 def readings(text: str) -> Iterator[Reading]:
-    """All ways in which `text` may be read: as usual, without raised notes behind a number, and with the text that is
-    written in tag characters."""
+    """All ways in which `text` may be read: as usual, without signs that were deleted again, without raised notes
+    behind a number, and with the text that is written in tag characters."""
     yield folded(text)
+    if "\x08" in text:
+        yield folded(_DELETED.sub("\0\0", text))
     if text.isascii():
         return
     if _NOTES.search(text):

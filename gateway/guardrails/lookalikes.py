@@ -9,7 +9,7 @@ from __future__ import annotations
 import unicodedata
 from functools import lru_cache
 
-_UNSEEN_LETTERS = frozenset("\u115f\u1160\u3164\uffa0\u2800\ufffd\ufffc")
+_UNSEEN_LETTERS = frozenset("\u115f\u1160\u3164\uffa0\u2800\ufffd\ufffc\u1cf2\u1cf3")
 """Fillers and blanks that Unicode counts among letters and symbols."""
 _DASHES = "\u2043\u2053\u2212\u02d7\u2796\u30fc\uff70\u2500\u2501\u2574\u2576\u2e17\u207b\u208b\u00af\u203e\u2048\u23af"
 _DOTS = "\u00b7\u2022\u2024\u2027\u2219\u22c5\u3002\u30fb\uff65\u06d4\u0387"

@@ -26,9 +26,7 @@ def load(name: str) -> list[dict[str, Any]]:
 
 
 ORDINARY: list[str] = [
-    text
-    for texts in yaml.safe_load((FOLDER / "ordinary.yaml").read_text(encoding="utf-8")).values()
-    for text in texts
+    text for texts in yaml.safe_load((FOLDER / "ordinary.yaml").read_text(encoding="utf-8")).values() for text in texts
 ]
 HOSTILE, HARMLESS = load("hostile.yaml"), load("harmless.yaml")
 

@@ -22,6 +22,8 @@ TEXTS = [
     with_keys(sample["text"])
     for name in ("hostile.yaml", "harmless.yaml")
     for sample in yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+] + [
+    text for texts in yaml.safe_load((FOLDER / "ordinary.yaml").read_text(encoding="utf-8")).values() for text in texts
 ]
 PROSE = "El comité revisó el informe de 2025 y, tras 3 reuniones, pidió ampliar 1 de los 4 anexos. "
 
@@ -86,15 +88,64 @@ FRAGMENTS = (
     *(",", ".", ":", ";", "-", "/", "a", "el", "tel", "RUT", "rut", "dni", "IBAN:", "n:", "«x", "17.956.976-0", "que"),
     *("18808721-3", "password:", "hunter2!", "is", "es", "@", "ana@x.com", "4533-1229-6016-4788", "4533122960164788"),
     *("contraseña", "Bearer", "-----BEGIN PRIVATE KEY-----", "\u200b", "４５３３", "2024", "12", "NIT", "860166426-7"),
+    *(
+        "1234",
+        "5678Z",
+        "3679",
+        "6476H",
+        "X",
+        "GODE",
+        "561231",
+        "GR8",
+        "gode561231gr8",
+        "tarjeta",
+        "cédula",
+        "79.456.123",
+    ),
+    *(
+        "CLABE",
+        "032180",
+        "000118",
+        "359719",
+        "letra",
+        "pedido",
+        "<b>",
+        "</b>",
+        "<!-- -->",
+        "**",
+        '" + "',
+        "|",
+        "ref:",
+        "DV",
+    ),
+    *("ana.lopez", "@", "@banco.es", "sk-proj-aB3dE5fG7hI9jK1lM3", "nO5pQ7rS9tU1vW3xY5zA7", "AKIAIOSF", "ODNN7EXAMPLE"),
+    *(
+        "¹",
+        "\U000e0031",
+        "⑩",
+        "\x1b[0m",
+        "x\x08",
+        "\u2800",
+        "Ⅳ",
+        "А",
+        "DNI",
+        "N°",
+        "VAT",
+        "45678912",
+        "y",
+        "EL",
+        "DE",
+        "LA",
+    ),
 )
-GLUE = (" ", "", "\n", "-", "  ", "\u00a0")
+GLUE = (" ", "", "\n", "-", "  ", "\u00a0", "\t", "\r\n", ".", ", ", " | ", "_", ": ", "/", "\n\n   ", "\x00")
 
 
 @given(
     st.lists(st.tuples(st.sampled_from(FRAGMENTS), st.sampled_from(GLUE)), min_size=3, max_size=20),
     st.lists(st.integers(0, 400), max_size=60),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_whatever_stands_together_is_read_the_same_in_pieces(parts: list[tuple[str, str]], cuts: list[int]) -> None:
     text = "".join(fragment + glue for fragment, glue in parts)
     assert through(pieces(text, cuts)) == without(text, scan(text))
@@ -124,6 +175,25 @@ def test_prose_is_held_back_by_a_word_or_a_group_of_digits_only() -> None:
     ids=["json", "japanese"],
 )
 def test_texts_without_blanks_are_let_through_too(text: str, most: int) -> None:
+    window, held = Window(scan), 0
+    for sign in text:
+        window.advance(sign)
+        held = max(held, len(window.held))
+    assert held <= most
+
+
+@pytest.mark.parametrize(
+    ("text", "most"),
+    [
+        ("4510 3321 7764 1290 8843 2201 5567 9034\n" * 40, 200),
+        ("A B C D E F 1 2 3 " * 80, 200),
+        ("1\n\n   \t" * 400, 1600),
+        ("12,5 13,7 <b>11,9</b> 10,2 | 14,8\n" * 60, 200),
+        ("EL CLIENTE DE LA CALLE 12 TIENE 3 DNI Y 4 IBAN " * 40, 120),
+    ],
+    ids=["digits", "capitals", "gaps", "markup", "shouting"],
+)
+def test_rows_of_groups_are_held_back_to_a_bound(text: str, most: int) -> None:
     window, held = Window(scan), 0
     for sign in text:
         window.advance(sign)
