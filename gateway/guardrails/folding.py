@@ -70,6 +70,22 @@ def readings(text: str) -> Iterator[Reading]:
         yield folded(_TAGS.sub(lambda found: chr(ord(found[0]) - 0xE0000), text))
 
 
+def last_readable(text: str, size: int) -> str:
+    """The end of `text` with `size` signs that some reading shows, without most of what none shows."""
+    end = text[-size:]
+    if _nothing_to_fold(end):
+        return end
+    kept, seen = list[str](), 0
+    for sign in reversed(text):
+        shown = plain_form(sign) != ""
+        if shown or _TAGS.match(sign) or sign in "\x08\x1b":
+            kept.append(sign)
+            seen += shown
+        if seen == size or len(kept) == 4 * size:
+            break
+    return "".join(reversed(kept))
+
+
 def _nothing_to_fold(text: str) -> bool:
     """Western European letters: the usual case, told at the price of a copy."""
     try:

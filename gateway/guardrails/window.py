@@ -15,7 +15,7 @@ from gateway.guardrails.detectors.email import email_start
 from gateway.guardrails.detectors.form import BREAKS, GROUPED, IDEOGRAPHS, LONGEST
 from gateway.guardrails.detectors.groups import LETTERS, LEVELS, MOST_BETWEEN, flattened, grouped
 from gateway.guardrails.detectors.secrets import key_start, pem_start
-from gateway.guardrails.folding import folded, readings
+from gateway.guardrails.folding import last_readable, readings
 from gateway.guardrails.spans import Span
 from gateway.guardrails.timebox import Between
 
@@ -32,6 +32,8 @@ _CLOSES = re.compile(r"[^\W_]|[@%€$#?!]")
 _SPOKEN = re.compile(r"\b(?:[Ll]etra|[Ll]etter)\b")
 _IDEOGRAPH = re.compile(f"[{IDEOGRAPHS}]")
 _OPEN_TAG = re.compile(r"<[A-Za-z/!][^<>]{0,26}$|<$")
+_OPEN_MOVEMENT = re.compile(r"\x1b(?:\[[0-9;]{0,16})?$")
+"""A movement of a terminal that has not ended."""
 _BEFORE = re.compile(r"[+(][ (+]{0,2}$")
 """What may stand before the first digit of a telephone number."""
 
@@ -88,7 +90,7 @@ class Window:
                 break
             spans.append(Span(start, end, span.category, span.detector, span.certain))
         text, self._held = held[:cut], held[cut:]
-        self._context = (self._context + folded(text)[0])[-CONTEXT:]
+        self._context = last_readable(self._context + text, CONTEXT)
         return Released(text, tuple(spans)) if text else NOTHING
 
     def _rest_of_word(self, piece: str) -> str:
@@ -107,6 +109,9 @@ def in_slices(window: Window, text: str, between: Between, *, last: bool) -> Ite
 
 def safe_cut(text: str) -> int:
     """How much of `text` cannot belong to a span that ends, or is decided, after it, in any of its readings."""
+    movement = _OPEN_MOVEMENT.search(text, max(0, len(text) - 20))
+    if movement is not None:
+        text = text[: movement.start()]
     cut = len(text)
     for plain, places in readings(text):
         place = _decided(plain)
