@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: serve test attack fuzz lint format setup check clean
+.PHONY: serve test attack fuzz chaos lint format setup check clean
 .DEFAULT_GOAL := serve
 
 serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, two demo models, the gateway
@@ -25,6 +25,9 @@ attack: $(STAMP)  ## hostile requests, held connections and redaction, also thro
 
 fuzz: $(STAMP)  ## damaged and hostile model files, templates, policies and HTTP; FUZZ_S seconds for each of them
 	@ESCLUSA_FUZZ_S=$(FUZZ_S) OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/fuzz -s $(ARGS)
+
+chaos: $(STAMP)  ## kills, freezes, full disks, damaged spools, wrong clocks, overload: whole gateways, with counts
+	@ESCLUSA_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/chaos $(ARGS)
 
 lint: $(STAMP)  ## ruff, mypy strict, import contracts
 	$(BIN)/ruff format --check .
