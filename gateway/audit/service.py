@@ -237,17 +237,6 @@ class AuditService:
         """For `AuditReader`; replicas agree on it when `audit.hmac_key` is configured."""
         return self._cursor_key
 
-    def parts(self) -> Mapping[str, str]:
-        """The state of each part, for `/readyz`; no I/O. With `refusing` and `stopped` requests are refused."""
-        if self._boot is None:
-            return {"audit_spool": "stopped"}
-        behind = self._courier.outage or self._courier.house
-        return {
-            "audit_spool": "ready" if self._spool.failure is None else "refusing",
-            "audit_postgres": "degraded" if behind else "ready",
-            "audit_quarantine": "degraded" if self._courier.kept.files or self._courier.kept.damages else "ready",
-        }
-
     def status(self) -> Mapping[str, object]:
         """For `/readyz`, metrics and `doctor`; no I/O."""
         if self._boot is None:

@@ -103,6 +103,7 @@ async def test_damage_found_at_the_next_start(gateway: Start, count: Count, harm
     lost_records = missing_records(trail)
     count(requests=100, clean=trail.clean, lost_records=lost_records, named=named, verify_exit=exit_status)
     assert state[0] == 200
+    assert state[1]["parts"]["quarantine"] == ("empty" if harm is tail else "holds_records")
     assert lost_records == named == lost
     assert exit_status == (4 if named else 0)
     assert files == (0 if harm is tail else 1)
