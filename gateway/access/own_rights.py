@@ -39,7 +39,8 @@ OTHER = "\x00other"
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """`weaker` names an obligation that would be eased; None: the use itself is new. `account` None: the author."""
+    """`weaker` names an obligation that would be eased; None: the use itself is new. `account` says whose it is,
+    if not the author's own."""
 
     action: str
     model: str
@@ -48,7 +49,7 @@ class Gain:
 
     @property
     def sentence(self) -> str:
-        whose = "you" if self.account is None else f"your service account `{self.account}`"
+        whose = "you" if self.account is None else self.account
         if self.weaker is None:
             return f"This change would give {whose} `{self.action}` on `{self.model}`."
         return f"This change would ease `{self.weaker}` for {whose} in `{self.action}` on `{self.model}`."
@@ -74,9 +75,14 @@ def _selves(
     if author.clearance is not None:
         yield replace(author, clearance=None), None
     for account in owned:
-        yield account, account.display or account.subject
+        name = f"your service account `{account.display or account.subject}`"
+        yield account, name
         if account.clearance is not None:
-            yield replace(account, clearance=None), account.display or account.subject
+            yield replace(account, clearance=None), name
+    if author.owner is not None:
+        # The person behind an account: nothing is known of them but that they held its roles when they made it.
+        issuer, subject = author.owner
+        yield Principal(author.tenant, issuer, subject, roles=author.roles, department=author.department), "its owner"
     if author.kind != "user":
         return
     if any(evaluate(policy, author, "identity.write", None, context).allowed for policy in (before, after)):
@@ -85,8 +91,8 @@ def _selves(
         future = Principal(
             author.tenant, OTHER, OTHER, "service", department=author.department, owner=(author.issuer, author.subject)
         )
-        yield replace(future, roles=roles), "(any that you could make)"
-        yield future, "(any that you could make)"
+        for made in (replace(future, roles=roles), future):
+            yield made, "a service account that you could make"
 
 
 def _gain(

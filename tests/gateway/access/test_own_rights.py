@@ -193,3 +193,16 @@ def test_with_four_eyes_a_second_human_agrees_to_what_the_author_gains() -> None
     with_approvers = BASE.replace("policy.write]", "policy.write, policy.approve]")
     agreed = policy(rule("subjects: {any: true}", with_approvers))
     assert first_objection(policy(with_approvers), agreed, ADMIN, when(), four_eyes=True) is None
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        rule('subjects: {principals: ["https://idp#ana"]}'),
+        BASE + 'roleBindings: [{id: b, roles: [employee], principals: ["https://idp#ana"]}]\n',
+        rule("subjects: {any: true, types: [user]}"),
+    ],
+)
+def test_a_key_gives_nothing_to_the_person_who_owns_it(after: str) -> None:
+    key = Principal("acme", MACHINES, "a-1", "service", frozenset({"admin"}), owner=("https://idp", "ana"))
+    assert gain(after, key) == "This change would give its owner `chat` on `acme/small`."
