@@ -128,10 +128,12 @@ def _is_no_cancellation(record: logging.LogRecord) -> bool:
 
 
 def plan_for(settings: Settings, limit: int) -> DescriptorPlan:
+    most = settings.http.max_connections
     return plan_descriptors(
         limit,
-        connections=settings.http.max_connections,
-        requests=settings.http.max_concurrent_requests,
+        connections=most,
+        # A connection for each operator is left when all others are at work.
+        requests=min(settings.http.max_concurrent_requests, max(1, most - settings.http.operator_slots)),
         upstreams=sum(upstream.max_connections for upstream in settings.upstreams.values()),
         database_pool=settings.store.database_pool,
     )

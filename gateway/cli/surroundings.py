@@ -67,12 +67,12 @@ def _write_problem(folder: Path, *, made: bool) -> str | None:
 def check_clock(settings: Settings) -> Finding:
     if settings.store.database_url is None:
         return Finding("clock", "ok", "a private Postgres has the clock of this machine")
-    import asyncpg
+    from gateway.storage.postgres import CONNECTION_FAILURES
 
     url = settings.store.database_url.get_secret_value()
     try:
         skew = asyncio.run(_skew(url))
-    except (OSError, TimeoutError, ConfigError, asyncpg.PostgresError, asyncpg.InterfaceError):
+    except (ConfigError, *CONNECTION_FAILURES):
         return Finding(
             "clock", "warn", "not compared: Postgres does not answer", "an answer", "see the line on postgres"
         )

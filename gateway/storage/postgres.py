@@ -18,6 +18,14 @@ from sqlalchemy.pool import NullPool
 
 from gateway.storage.dsn import demand_files, driver_dsn, driver_numbers, parse_database_url
 
+CONNECTION_FAILURES = (
+    OSError,
+    TimeoutError,
+    asyncpg.PostgresError,
+    asyncpg.InterfaceError,
+    asyncpg.InternalClientError,  # a query sent between the server's farewell and the end of the connection
+)
+"""What a plain connection raises when the server is away or leaves."""
 NotificationHandler = Callable[[str, str | None], Awaitable[None]]
 """Called with (channel, payload); payload None after every (re)connection: notifications may have been missed."""
 
@@ -133,7 +141,7 @@ class Listener:
             except asyncio.CancelledError:
                 await self._discard(connection)
                 raise
-            except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+            except CONNECTION_FAILURES:
                 self.connected = False
                 await self._discard(connection)
                 await asyncio.sleep(backoff)
@@ -156,7 +164,7 @@ class Listener:
             except TimeoutError:
                 try:
                     await connection.execute("SELECT 1", timeout=self._heartbeat_s)
-                except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+                except CONNECTION_FAILURES:
                     return
                 continue
             await self._handler(channel, payload)
@@ -164,5 +172,5 @@ class Listener:
     @staticmethod
     async def _discard(connection: Any) -> None:
         if connection is not None:
-            with contextlib.suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
+            with contextlib.suppress(*CONNECTION_FAILURES):
                 await connection.close(timeout=1.0)

@@ -7,13 +7,10 @@ import contextlib
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import asyncpg
-
-from gateway.storage.postgres import connect_raw
+from gateway.storage.postgres import CONNECTION_FAILURES, connect_raw
 
 INTERVAL_S = 5.0
 PATIENCE_S = 2.0
-_FAILURES = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError)
 
 
 class PostgresWatch:
@@ -37,7 +34,7 @@ class PostgresWatch:
                             )
                         self.clock_skew_s = await measure_skew(connection)
                     self.state = "ready"
-                except _FAILURES:
+                except CONNECTION_FAILURES:
                     self.state = "away"
                     if connection is not None:
                         connection.terminate()
@@ -45,7 +42,7 @@ class PostgresWatch:
                 await asyncio.sleep(self._interval_s)
         finally:
             if connection is not None:
-                with contextlib.suppress(*_FAILURES):
+                with contextlib.suppress(*CONNECTION_FAILURES):
                     connection.terminate()
 
     def status(self) -> dict[str, object]:

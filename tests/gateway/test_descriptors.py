@@ -18,8 +18,8 @@ from gateway.backends.openai_http import OpenAIBackend
 from gateway.descriptors import is_shortage, plan_descriptors
 from gateway.errors import GatewayError
 from gateway.flow.boundary import BOUNDARY
-from gateway.server import make_server
-from gateway.settings import HttpSettings, UpstreamSettings
+from gateway.server import make_server, plan_for
+from gateway.settings import HttpSettings, Settings, UpstreamSettings
 from tests.fakes.exhausted import no_descriptor_left
 from tests.fakes.openai_upstream import Upstream
 
@@ -44,6 +44,12 @@ def test_admission_is_fitted_to_the_limit(limit: int, upstreams: int, fits: tupl
     if plan.lowered and limit > 100:
         assert 92 + plan.connections + min(upstreams, plan.requests) <= limit
     assert plan.requests <= plan.connections
+
+
+def test_a_connection_for_each_operator_is_left_when_all_others_are_at_work() -> None:
+    http = {"max_connections": 100, "max_concurrent_requests": 1024, "operator_slots": 16}
+    plan = plan_for(Settings.model_validate({"http": http}), 65_536)
+    assert (plan.connections, plan.requests, plan.lowered) == (100, 84, False)
 
 
 @pytest.mark.parametrize(("soft", "hard", "reached"), [(64, 512, 512), (64, 4096, 1000), (2000, 4096, 2000)])
