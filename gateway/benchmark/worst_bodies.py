@@ -5,10 +5,11 @@ another, until the body is full. Pure; reads JSON Schema, knows no route.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+TEXTS = ("text", "word", "escapes", "digits", "marks")
 DEPTH = 5
 """Objects and lists within each other that are looked into for fields."""
 
@@ -22,16 +23,32 @@ class WorstBody:
     raw: bytes
 
 
-def worst_bodies(schema: Mapping[str, Any], valid: Mapping[str, Any], size: int) -> Iterator[WorstBody]:
-    """For each field of `schema` one body per filling, of up to `size` bytes; the other fields come from `valid`."""
+def worst_bodies(
+    schema: Mapping[str, Any],
+    valid: Mapping[str, Any],
+    size: int,
+    *,
+    texts: Sequence[str] = TEXTS,
+    skip: Collection[str] = (),
+) -> Iterator[WorstBody]:
+    """For each field of `schema` one body per filling, of up to `size` bytes; the other fields come from `valid`.
+
+    `texts`: what a text is filled with. `skip`: fields of the body itself that are left out.
+    """
     for path, kinds in fields(schema, schema.get("$defs", {})):
-        for name in dict.fromkeys((*(filling for kind in kinds for filling in FITTING.get(kind, ())), "numbers")):
-            around = _placed(path, valid)
-            head, _, tail = json.dumps(around, ensure_ascii=False).encode().partition(_MARK_JSON)
-            room = size - len(head) - len(tail)
+        if path[0] in skip:
+            continue
+        around = _placed(path, valid)
+        head, _, tail = json.dumps(around, ensure_ascii=False).encode().partition(_MARK_JSON)
+        room = size - len(head) - len(tail)
+        for name in dict.fromkeys(("numbers", *(found for kind in kinds for found in _fitting(kind, texts)))):
             yield WorstBody(".".join(path), name, head + fill(name, room) + tail)
-    rest = json.dumps(dict(valid)).encode()[:-1] + b","
+    rest = json.dumps(dict(valid)).encode().rstrip(b"}") + (b"," if valid else b"")
     yield WorstBody("(unknown)", "keys", rest + fill("keys", size - len(rest) - 1)[1:])
+
+
+def _fitting(kind: str, texts: Sequence[str]) -> Sequence[str]:
+    return texts if kind == "string" else FITTING.get(kind, ())
 
 
 def fields(
@@ -114,7 +131,6 @@ FILLINGS: Mapping[str, tuple[bytes, bytes, bytes]] = {
     "long number": (b"1.", b"1", b""),
 }
 FITTING: Mapping[str, tuple[str, ...]] = {
-    "string": ("text", "word", "escapes", "digits", "marks"),
     "array": ("texts", "objects", "lists"),
     "object": ("keys",),
     "integer": ("long number",),
