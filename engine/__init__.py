@@ -6,6 +6,7 @@ This module is its public face, all that the gateway may import. Nothing here im
 from engine.client import AsyncEngine
 from engine.config import EngineConfig
 from engine.errors import (
+    DeadlineExceeded,
     DuplicateRequest,
     EngineError,
     EngineFault,
@@ -42,6 +43,7 @@ from engine.stream import GenerationStream
 __all__ = [
     "AsyncEngine",
     "ChoiceResult",
+    "DeadlineExceeded",
     "DuplicateRequest",
     "EngineCollector",
     "EngineConfig",

@@ -16,8 +16,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from typing import Any
-from weakref import WeakValueDictionary
+from typing import Any, cast
 
 from engine.compiling import CompilingRequests
 from engine.config import EngineConfig
@@ -25,16 +24,16 @@ from engine.core import Delivery, Submission
 from engine.errors import DuplicateRequest, EngineError, EngineFault, EngineUnavailable, InvalidInput
 from engine.grammar import GrammarCompiler
 from engine.loop import EngineState, EngineThread
+from engine.open_streams import ELSEWHERE, OpenStreams
 from engine.ports import Embedder, LoadedModel, Loader, Progress, TokenizerPort
 from engine.requests import FinishReason, GenerationEvent, GenerationRequest, PromptScore, SamplingParams
 from engine.sampling import RequestLimits, check_prompt, request_limits, validate
-from engine.sequence import Kind
+from engine.sequence import Consumption, Kind
 from engine.stats import EngineStats
 from engine.stream import GenerationStream
 from engine.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
-
 
 _ACCEPTING = (EngineState.READY, EngineState.PAUSED, EngineState.REBUILDING)
 """While rebuilding, requests wait in the command queue; they are refused if the rebuild fails."""
@@ -51,7 +50,8 @@ class AsyncEngine:
     """One model behind one step loop. Use from one event loop, except `abort` and `stop`, which are thread-safe.
 
     `loader` builds runner and tokenizer in the engine thread (fakes in tests). `draw_seed` gives 64-bit seeds to
-    requests without one. A step longer than `watchdog_s` is reported and its waiters are told.
+    requests without one. A step longer than `watchdog_s` is reported, its waiters are told and new requests refused
+    until it returns. `close` waits at most `close_timeout_s` for a thread that does not react, and leaves it behind.
     """
 
     def __init__(
@@ -63,18 +63,19 @@ class AsyncEngine:
         draw_seed: Callable[[], int] = lambda: secrets.randbits(64),
         grammar_timeout_s: float = 5.0,
         watchdog_s: float = 120.0,
+        close_timeout_s: float = 10.0,
     ) -> None:
         self.config = config
         self._loader = loader or default_loader
         self._clock, self._draw_seed = clock, draw_seed
-        self._streams: WeakValueDictionary[str, GenerationStream] = WeakValueDictionary()
-        self._by_ticket: WeakValueDictionary[int, GenerationStream] = WeakValueDictionary()
+        self._streams = OpenStreams(self.abort)
         self._tickets = itertools.count(1)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: EngineThread | None = None
         self._compiler: GrammarCompiler | None = None
-        self._compiling = CompilingRequests(grammar_timeout_s, self._submit_compiled, self._dispatch)
-        self._watchdog = Watchdog(watchdog_s, clock, self._tell_stalled)
+        self._compiling = CompilingRequests(grammar_timeout_s, self._submit_compiled, self._streams.dispatch)
+        self._close_timeout_s = close_timeout_s
+        self._watchdog = Watchdog(watchdog_s, clock, self._streams.end_all, self._streams.end_overdue)
 
     # -- life --------------------------------------------------------------------------------------------------------
 
@@ -96,13 +97,21 @@ class AsyncEngine:
         self._watchdog.watch(self._thread)
 
     async def close(self) -> None:
-        """End everything with `EngineUnavailable` and stop the thread. Idempotent."""
+        """End everything with `EngineUnavailable` and stop the thread. Idempotent, and over in bounded time: a thread
+        that does not come back is left behind (it is a daemon), and its waiters are told."""
         self._watchdog.stop()
         self._compiling.close()
-        if self._thread is not None:
+        if self._thread is None:
+            return
+        stopping = asyncio.wrap_future(self._thread.close())
+        done, _ = await asyncio.wait({stopping}, timeout=self._close_timeout_s)
+        if done:
             with suppress(EngineUnavailable):
-                await self._act(self._thread.close())
+                stopping.result()
             await asyncio.get_running_loop().run_in_executor(None, self._thread.join, 30.0)
+        else:
+            log.error("the engine thread does not react and is left behind", extra={"after_s": self._close_timeout_s})
+            self._streams.end_all("the engine is stopped")
 
     async def drain(self) -> None:
         """Refuse new requests and return when the last one has ended."""
@@ -120,6 +129,10 @@ class AsyncEngine:
 
     async def wake(self) -> None:
         await self._act(self._running_thread.wake())
+
+    async def clear_poison(self) -> None:
+        """Forget which requests have broken steps, so that they run again."""
+        await self._act(self._running_thread.clear_poison())
 
     # -- work --------------------------------------------------------------------------------------------------------
 
@@ -170,7 +183,7 @@ class AsyncEngine:
             check_prompt(ids, self._limits())
         embedder = self._model.embedder
         if embedder is not None:
-            return await self._encode(embedder, inputs)
+            return await self._encode(embedder, inputs, request_id, deadline_s)
         streams = []
         for index, ids in enumerate(inputs):
             request = GenerationRequest(
@@ -242,25 +255,35 @@ class AsyncEngine:
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
-    async def _encode(self, embedder: Embedder, inputs: Sequence[Sequence[int]]) -> list[tuple[float, ...]]:
+    async def _encode(
+        self, embedder: Embedder, inputs: Sequence[Sequence[int]], request_id: str, deadline_s: float | None
+    ) -> list[tuple[float, ...]]:
         """A sentence encoder has no steps; it runs in the engine thread, so that drain, sleep and close hold for it."""
-        thread = self._accepting_thread()
+        thread, loop = self._accepting_thread(), asyncio.get_running_loop()
+        ticket = next(self._tickets)
+        stream = self._streams.open(f"{request_id}/{ticket}", ticket, deadline_s, Consumption())
         vectors: list[tuple[float, ...]] = []
-        try:
-            await self._act(
-                thread.between_steps(lambda: vectors.extend(tuple(vector) for vector in embedder.embed(inputs)))
-            )
-        except EngineError:
-            raise
-        except Exception as error:
-            log.exception("encoding failed", extra={"inputs": len(inputs)})
-            raise EngineFault("a fault while these inputs were encoded") from error
-        return vectors
+
+        def encode() -> None:
+            if not stream.finished:
+                vectors.extend(tuple(vector) for vector in embedder.embed(inputs))
+
+        def encoded(done: Future[None]) -> None:
+            error = done.exception()
+            if error is not None and not isinstance(error, EngineError):
+                log.error("encoding failed", exc_info=error, extra={"inputs": len(inputs)})
+                error = EngineFault("a fault while these inputs were encoded")
+            _call_soon(loop, stream.put, vectors if error is None else error, True)
+
+        thread.between_steps(encode).add_done_callback(encoded)
+        item = await stream.next_item()
+        if item is None:
+            raise EngineUnavailable("the embedding was aborted")
+        return cast("list[tuple[float, ...]]", item)
 
     def _submit(self, submission: Submission) -> GenerationStream:
         thread, request_id = self._accepting_thread(), submission.request.request_id
-        known = self._streams.get(request_id)
-        if known is not None and not known.finished:
+        if self._streams.is_running(request_id):
             raise DuplicateRequest("request_id", request_id, "a request with this id is running")
         if self._model.embedder is not None:
             name = self.config.served_model_name or "this model"
@@ -268,10 +291,9 @@ class AsyncEngine:
         grammar = submission.request.sampling.grammar if submission.kind is Kind.GENERATE else None
         if grammar is not None and self._compiler is None:
             raise EngineUnavailable("the engine is not loaded")
-        submission = replace(submission, ticket=next(self._tickets))
-        stream = GenerationStream(request_id, self._closed)
-        self._streams[request_id] = stream
-        self._by_ticket[submission.ticket] = stream
+        consumption, deadline_s = Consumption(), submission.request.deadline_s
+        submission = replace(submission, ticket=next(self._tickets), consumption=consumption)
+        stream = self._streams.open(request_id, submission.ticket, deadline_s, consumption)
         if grammar is None or self._compiler is None:
             thread.submit(submission)
         else:
@@ -279,30 +301,13 @@ class AsyncEngine:
         return stream
 
     def _submit_compiled(self, submission: Submission) -> None:
-        stream = self._by_ticket.get(submission.ticket)
-        if stream is not None and not stream.finished:
+        if self._streams.is_waited_for(submission.ticket):
             self._running_thread.submit(submission)
 
     def _deliver(self, deliveries: list[Delivery]) -> None:
         """Called by the engine thread, once per step."""
         if deliveries and self._loop is not None:
-            _call_soon(self._loop, self._dispatch, deliveries)
-
-    def _dispatch(self, deliveries: list[Delivery]) -> None:
-        for delivery in deliveries:
-            stream = self._by_ticket.get(delivery.ticket)
-            if stream is not None:
-                stream.put(delivery.item, delivery.last)
-
-    def _closed(self, stream: GenerationStream) -> None:
-        self.abort(stream.request_id, "closed")
-
-    def _tell_stalled(self) -> None:
-        error = EngineUnavailable("the engine has stalled", hint="retry on another replica")
-        for stream in list(self._streams.values()):
-            if not stream.finished:
-                self.abort(stream.request_id, "stalled")
-                stream.put(error, True)
+            _call_soon(self._loop, self._streams.dispatch, deliveries)
 
     def _seed_of(self, request: GenerationRequest) -> int:
         seed = request.sampling.seed
@@ -318,6 +323,10 @@ class AsyncEngine:
         thread = self._running_thread
         if thread.state not in _ACCEPTING:
             raise EngineUnavailable(f"the engine is {thread.state.value}", hint="retry in a moment")
+        if thread.recovering:
+            raise EngineUnavailable("the engine keeps dying and is being rebuilt", hint=ELSEWHERE)
+        if self._watchdog.stalled_s > 0:
+            raise EngineUnavailable("the engine has stalled", hint=ELSEWHERE)
         return thread
 
     @property
@@ -344,8 +353,9 @@ def bad_word_ids(tokenizer: TokenizerPort, words: Sequence[str]) -> tuple[tuple[
 
 
 def _fingerprint(request: GenerationRequest) -> bytes:
-    """The same for every submission of the same work, whatever its id."""
-    digest = sha256(repr(request.sampling).encode())
+    """The same for every submission of the same work within one cache domain, whatever its id."""
+    digest = sha256(request.cache_salt or b"")
+    digest.update(repr(request.sampling).encode())
     digest.update(repr(request.prompt_token_ids).encode())
     return digest.digest()
 

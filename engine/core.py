@@ -13,20 +13,28 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from engine.config import EngineConfig
-from engine.errors import DuplicateRequest, EngineError, EngineFault, EngineOverloaded
+from engine.errors import DeadlineExceeded, DuplicateRequest, EngineError, EngineFault, EngineOverloaded
 from engine.isolation import CulpritFault, StepFailure, run_in_halves
 from engine.output import RequestOutput, TokenBytes
 from engine.plan import Advance
 from engine.ports import LoadedModel
 from engine.requests import FinishReason, GenerationEvent, GenerationRequest, PromptScore
 from engine.scheduler import Scheduler
-from engine.sequence import Kind, Sequence
+from engine.sequence import Consumption, Kind, Sequence
 from engine.stats import EngineStats, StatsRecorder
 from engine.step import Step, StepResult
 
 log = logging.getLogger(__name__)
+_ENDED_WELL = (FinishReason.STOP, FinishReason.LENGTH)
 _LONE_FAILURES = 3
 """Failures in a row of a step with a single request, after which the runner is held to be broken."""
+
+
+class Culprit(NamedTuple):
+    """A request whose presence makes a step fail. `proven`: others of that step ran well without it."""
+
+    fingerprint: bytes
+    proven: bool
 
 
 class Delivery(NamedTuple):
@@ -56,6 +64,8 @@ class Submission:
     ticket: int = 0
     suspect: bool = False
     """Set by the loop: equal work was in a step that killed it."""
+    consumption: Consumption | None = None
+    """Told which sequences the request became."""
 
 
 @dataclass(slots=True)
@@ -85,10 +95,11 @@ class EngineCore:
             watch=recorder.blocks,
         )
         self.current_step: Step | None = None
-        self.culprits: list[bytes] = []
-        """Fingerprints of requests that made a whole step fail; the owner takes and clears them."""
+        self.culprits: list[Culprit] = []
+        """Requests that made a whole step fail; the owner takes and clears them."""
         self.completed: list[bytes] = []
         """Fingerprints of requests that ended well; the owner takes and clears them."""
+        self._last_run: tuple[Step, StepResult] | None = None
         self._clock = clock
         self._token_bytes = TokenBytes(model.tokenizer)
         self._living: dict[str, _Living] = {}
@@ -115,6 +126,8 @@ class EngineCore:
         sequences = [self._sequence(submission, choice) for choice in range(sampling.n)]
         output = RequestOutput(request.request_id, sampling, sequences, self.model.tokenizer, self._token_bytes)
         self._living[request.request_id] = _Living(submission, output, submission.ticket)
+        if submission.consumption is not None:
+            submission.consumption.sequences = tuple(sequences)
         for sequence in sequences:
             self.scheduler.add(sequence)
 
@@ -171,6 +184,14 @@ class EngineCore:
     def num_requests(self) -> int:
         return len(self._living)
 
+    def ran_well(self) -> list[bytes]:
+        """Fingerprints of the requests whose part of the last step succeeded, ended ones apart (`completed`)."""
+        if self._last_run is None:
+            return []
+        step, result = self._last_run
+        ids = {work.sequence.request_id for work in step.work if work.slot not in result.faults}
+        return [self._living[i].submission.fingerprint for i in ids if i in self._living]
+
     def suspects(self) -> list[bytes]:
         """Fingerprints of the requests in the step being run."""
         step = self.current_step
@@ -184,13 +205,14 @@ class EngineCore:
         started = time.perf_counter()
         step = self.scheduler.schedule(self._clock())
         self._report_ended()
-        self.current_step = step
+        self.current_step, self._last_run = step, None
         if step.work:
             before_run = time.perf_counter()
             result = self._execute(step)
             run_s = time.perf_counter() - before_run
             now = self._clock()
-            self._apply(self.scheduler.update(step, result, now), now)
+            self._last_run = step, result
+            self._apply(self.scheduler.update(step, result, now), now, len(result.faults) < len(step.work))
             step_s = time.perf_counter() - started
             host_s = step_s - (result.kernel_s if result.kernel_s else run_s - result.host_s)
             self.recorder.step(step.num_tokens, host_s, step_s, self.scheduler.kv.snapshot(self.scheduler.running))
@@ -203,7 +225,7 @@ class EngineCore:
         self._report_ended()
         return self._take_outbox()
 
-    def _apply(self, advances: list[Advance], now: float) -> None:
+    def _apply(self, advances: list[Advance], now: float, others_ran_well: bool) -> None:
         for advance in advances:
             request_id = advance.sequence.request_id
             living = self._living.get(request_id)
@@ -211,12 +233,14 @@ class EngineCore:
                 continue
             if advance.error is not None:
                 if isinstance(advance.error, CulpritFault):
-                    self.culprits.append(living.submission.fingerprint)
+                    self.culprits.append(Culprit(living.submission.fingerprint, others_ran_well))
                 self._fail(living, _as_fault(advance.error))
                 continue
             try:
                 self._report(living, advance, now)
-            except Exception as error:
+            except (KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # a panic of a Rust extension is no `Exception`
                 log.exception("the output of one request failed", extra={"request_id": request_id})
                 self._fail(living, _as_fault(error))
         self._count_tokens(now)
@@ -261,6 +285,8 @@ class EngineCore:
                 continue
             if sequence.finish_reason is FinishReason.ERROR:
                 self._fail(living, EngineFault("the request does not fit the KV cache"))
+            elif sequence.finish_reason is FinishReason.DEADLINE and not living.output.has_begun:
+                self._fail(living, DeadlineExceeded(), FinishReason.DEADLINE)
             else:
                 self._close(living, sequence)
 
@@ -283,19 +309,23 @@ class EngineCore:
         self.recorder.sequence_finished(sequence, sequence.finish_reason or FinishReason.ERROR, now)
         if output.done:
             del self._living[sequence.request_id]
-            self.completed.append(living.submission.fingerprint)
+            if sequence.first_token_at is not None and sequence.finish_reason in _ENDED_WELL:
+                self.completed.append(living.submission.fingerprint)
             lengths = [s.num_output for s in output.sequences]
             self.recorder.request_finished(sequence.num_prompt_tokens, lengths, sequence.max_tokens)
         self._send(living, item if item is not None else event, last=output.done)
 
-    def _fail(self, living: _Living, error: EngineError) -> None:
+    def _fail(self, living: _Living, error: EngineError, reason: FinishReason = FinishReason.ERROR) -> None:
         """A fault of one choice ends its request, and no other."""
         now = self._clock()
         request_id = living.submission.request.request_id
         for sequence, choice in zip(living.output.sequences, living.output.choices, strict=True):
-            self.scheduler.fail(sequence, now)
+            if reason is FinishReason.ERROR:
+                self.scheduler.fail(sequence, now)
+            else:
+                self.scheduler.finish(sequence, reason, None, now)
             if not choice.reported:
-                self.recorder.sequence_finished(sequence, FinishReason.ERROR, now)
+                self.recorder.sequence_finished(sequence, reason, now)
         self._living.pop(request_id, None)
         self._send(living, error, last=True)
 
@@ -309,7 +339,9 @@ class EngineCore:
     def _execute(self, step: Step) -> StepResult:
         try:
             result = self.model.runner.execute(step)
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of a Rust extension is no `Exception`
             log.exception("a step failed", extra={"step": step.id, "requests": len(step.work)})
             self.recorder.step_faults += 1
             result = run_in_halves(self.model.runner.execute, step)
@@ -345,7 +377,7 @@ def _special_item(advance: Advance, output: RequestOutput) -> PromptScore | tupl
     )
 
 
-def _as_fault(error: Exception) -> EngineError:
+def _as_fault(error: BaseException) -> EngineError:
     """Typed errors pass; anything else becomes an `EngineFault` that does not repeat its text."""
     if isinstance(error, EngineError):
         return error

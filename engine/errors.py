@@ -8,7 +8,8 @@ EngineError
 ├── UnsupportedModel         an architecture or tensor layout we do not run; lists what we do
 ├── WeightsMismatch          a missing or unused tensor while loading
 ├── EngineUnavailable        loading, draining, asleep, stopped
-│   └── EngineOverloaded     more requests wait than `max_waiting`
+│   ├── EngineOverloaded     more requests wait than `max_waiting`
+│   └── DeadlineExceeded     the deadline passed before there was an answer
 ├── EngineFault              a fault while this request ran (kernel, sampler, grammar, callback)
 └── PoisonRequest            a request that killed the loop twice
 """
@@ -92,6 +93,13 @@ class EngineUnavailable(EngineError):
 
 class EngineOverloaded(EngineUnavailable):
     code = "engine_overloaded"
+
+
+class DeadlineExceeded(EngineUnavailable):
+    code = "deadline_exceeded"
+
+    def __init__(self) -> None:
+        super().__init__("the deadline passed before there was an answer", hint="send it again, or later")
 
 
 class EngineFault(EngineError):

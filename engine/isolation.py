@@ -41,7 +41,9 @@ def run_in_halves(execute: Callable[[Step], StepResult], step: Step) -> StepResu
         work = pending.pop()
         try:
             part = execute(Step(step.id, work, freed))
-        except Exception as error:
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # a panic of a Rust extension is no `Exception`
             if len(work) > 1:
                 pending.extend(_halves(work))
                 continue

@@ -1,7 +1,8 @@
 """The engine thread: loads the model, runs the step loop, survives its own death. Knows no asyncio.
 
-Commands come in and deliveries go out once per step. When the loop dies every waiter is told at once, what broke is
-rebuilt and the loop goes on; a request that does it twice is refused. Only this thread touches core and runner.
+Commands come in and deliveries go out once per step. When the loop dies, of whatever it was, every waiter is told at
+once, what broke is rebuilt and the loop goes on, with a pause where it keeps dying; a request that is known to do it is
+refused. Only this thread touches core and runner.
 """
 
 from __future__ import annotations
@@ -9,27 +10,24 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from dataclasses import replace
 from enum import Enum
-from queue import Empty, SimpleQueue
-from typing import Any
 
-from engine.commands import Command, Control, End, Submit
+from engine.commands import Command, CommandQueue, Control, End, Submit
 from engine.config import EngineConfig
 from engine.core import Delivery, EngineCore, Submission
 from engine.errors import EngineError, EngineFault, EngineUnavailable, PoisonRequest
 from engine.isolation import StepFailure
+from engine.poison import PoisonGuard
 from engine.ports import LoadedModel, Loader, Progress
 from engine.requests import FinishReason
+from engine.restarts import Restarts
 from engine.stats import EngineStats, StatsRecorder
 
 log = logging.getLogger(__name__)
-_STRIKES = 2
-_REMEMBERED = 1024
+THREAD_NAME = "esclusa-engine"
 _REBUILD_TRIES = 3
 _SNAPSHOT_EVERY_S = 0.05
 
@@ -63,11 +61,11 @@ class EngineThread:
     ) -> None:
         self._config, self._loader, self._deliver, self._clock = config, loader, deliver, clock
         self._user_progress = progress
-        self._commands: SimpleQueue[Command] = SimpleQueue()
-        self._waiting_for_idle: list[Control] = []
-        self._strikes: OrderedDict[bytes, int] = OrderedDict()
+        self._commands = CommandQueue()
+        self._guard = PoisonGuard()
+        self._restarts = Restarts()
         self._stopping = False
-        self._closing = False
+        self._closing = threading.Event()
         """Set by `close` from outside, so that a load under way gives up at its next report of progress."""
         self._core: EngineCore | None = None
         self._recorder = StatsRecorder()
@@ -79,8 +77,10 @@ class EngineThread:
         self.beat = clock()
         """When the thread last began a step or looked for commands."""
         self.stepping = False
+        self.recovering = False
+        """It died several times in a row and waits before the next rebuild: nobody should wait for that."""
         self.loaded: Future[None] = Future()
-        self._thread = threading.Thread(target=self._run, name="esclusa-engine", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
 
     # -- from any thread ---------------------------------------------------------------------------------------------
 
@@ -118,12 +118,16 @@ class EngineThread:
 
     def between_steps(self, action: Callable[[], None]) -> Future[None]:
         """Run `action` in the engine thread; it may take as long as a step."""
-        return self._control(action)
+        return self._control(action, computes=True)
+
+    def clear_poison(self) -> Future[None]:
+        """Forget who has broken steps: refused requests run again."""
+        return self._control(self._guard.clear)
 
     def close(self) -> Future[None]:
         """End everything, release the runner, stop the thread; a load under way is given up. `EngineUnavailable` when
         it has stopped before."""
-        self._closing = True
+        self._closing.set()
         return self._control(self._begin_stop)
 
     def join(self, timeout_s: float) -> bool:
@@ -131,6 +135,20 @@ class EngineThread:
         if self._thread.is_alive():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
+
+    @property
+    def has_vanished(self) -> bool:
+        """It is gone, and not because it was closed: it may have told nobody."""
+        return self._is_gone and self.state is not EngineState.STOPPED
+
+    @property
+    def _is_gone(self) -> bool:
+        return self._thread.ident is not None and not self._thread.is_alive()
+
+    def declare_dead(self) -> None:
+        """Called from outside when `has_vanished`: who waits for a command is told."""
+        self.state, self.stepping = EngineState.FAILED, False
+        self._refuse_all_commands()
 
     def stats(self) -> EngineStats:
         """The snapshot of the last step (at most 50 ms old under load) with the present state."""
@@ -140,15 +158,15 @@ class EngineThread:
     def ident(self) -> int | None:
         return self._thread.ident
 
-    def _control(self, action: Callable[[], None], *, when_idle: bool = False) -> Future[None]:
-        control = Control(action, Future(), when_idle)
+    def _control(self, action: Callable[[], None], *, when_idle: bool = False, computes: bool = False) -> Future[None]:
+        control = Control(action, Future(), when_idle, computes)
         self._put(control)
         return control.done
 
     def _put(self, command: Command) -> None:
         """A thread that is gone takes no commands; whoever finds that out answers for it."""
         self._commands.put(command)
-        if self.state in (EngineState.FAILED, EngineState.STOPPED):
+        if self.state in (EngineState.FAILED, EngineState.STOPPED) or self._is_gone:
             self._refuse_all_commands()
 
     # -- the thread --------------------------------------------------------------------------------------------------
@@ -156,97 +174,94 @@ class EngineThread:
     def _run(self) -> None:
         try:
             self._build()
-        except Exception as error:
-            if not self._closing:
+        except BaseException as error:
+            if not self._closing.is_set():
                 log.exception("the model could not be loaded")
-            self.state = EngineState.STOPPED if self._closing else EngineState.FAILED
-            self.loaded.set_exception(error)
+            self.state = EngineState.STOPPED if self._closing.is_set() else EngineState.FAILED
+            self.loaded.set_exception(error if isinstance(error, Exception) else EngineFault("loading has failed"))
             self._refuse_all_commands()
             return
         self.state = EngineState.READY
         self.loaded.set_result(None)
-        while not self._stopping:
-            try:
-                self._loop()
-            except Exception as error:
-                log.exception("the engine loop died")
-                self._recover(runner_is_broken=isinstance(error, StepFailure))
-        self._shut_down()
+        try:
+            while not self._stopping:
+                try:
+                    self._loop()
+                except BaseException as error:  # a panic of a Rust extension is no `Exception`
+                    log.exception("the engine loop died")
+                    self._recover(runner_is_broken=isinstance(error, StepFailure) or not isinstance(error, Exception))
+            self._shut_down()
+        except BaseException:
+            log.exception("the engine thread ends")
+            self.state, self.stepping = EngineState.FAILED, False
+            self._tell_all(EngineUnavailable("the engine is failed"))
 
     def _loop(self) -> None:
         core = self._require_core()
         while not self._stopping:
             self.beat = self._clock()
             runs = self.state in (EngineState.READY, EngineState.DRAINING) and core.has_work
-            self._take_commands(core, block=not runs)
+            for command in self._commands.take(0.0 if runs else 1.0):
+                self._obey(core, command)
             if self.state in (EngineState.READY, EngineState.DRAINING) and core.has_work:
                 self.beat, self.stepping = self._clock(), True
                 deliveries = core.step()
                 self.stepping = False
-                if core.culprits or core.completed:
-                    self._judge(core)
             else:
                 deliveries = core.settle()
-            self._snapshot(core)
             if deliveries:
                 self._deliver(deliveries)
-            if self._waiting_for_idle and not core.has_work:
-                controls, self._waiting_for_idle = self._waiting_for_idle, []
-                for control in controls:
+            if core.culprits or core.completed or not self._guard.is_idle:
+                self._judge(core)
+            self._snapshot(core)
+            if not core.has_work:
+                for control in self._commands.take_idle():
                     control.act()
-
-    def _take_commands(self, core: EngineCore, *, block: bool) -> None:
-        try:
-            command = self._commands.get(timeout=1.0) if block else self._commands.get_nowait()
-            while True:
-                self._obey(core, command)
-                command = self._commands.get_nowait()
-        except Empty:
-            return
 
     def _obey(self, core: EngineCore, command: Command) -> None:
         if isinstance(command, Submit):
-            submission = command.submission
-            refusal = self._refusal(submission)
+            submission, now = command.submission, self._clock()
+            refusal = self._refusal(submission, now)
             if refusal is None:
                 try:
-                    core.add(replace(submission, suspect=submission.fingerprint in self._strikes))
+                    core.add(replace(submission, suspect=self._guard.is_suspect(submission.fingerprint, now)))
                 except EngineError as error:
                     refusal = error
+                except BaseException:
+                    self._refuse(submission, EngineFault("a fault while this request was queued"))
+                    raise
             if refusal is not None:
-                self._deliver([Delivery(submission.request.request_id, submission.ticket, refusal, True)])
+                self._refuse(submission, refusal)
         elif isinstance(command, End):
             core.end(command.request_id, command.reason, command.stop_reason)
         elif command.when_idle:
-            self._waiting_for_idle.append(command)
+            self._commands.keep_for_idle(command)
         else:
+            self.beat, self.stepping = self._clock(), command.computes
             command.act()
+            self.stepping = False
 
-    def _refusal(self, submission: Submission) -> EngineError | None:
+    def _refusal(self, submission: Submission, now: float) -> EngineError | None:
         if self.state not in (EngineState.READY, EngineState.PAUSED):
             return EngineUnavailable(f"the engine is {self.state.value}", hint="retry in a moment")
-        if self._strikes.get(submission.fingerprint, 0) >= _STRIKES:
+        if self._guard.refuses(submission.fingerprint, now):
             self._recorder.poisoned += 1
             return PoisonRequest("this request stopped the engine twice and is refused", hint="change the request")
         return None
 
     def _judge(self, core: EngineCore) -> None:
-        """Remember who made a step fail; who ends well is cleared."""
-        for fingerprint in core.culprits:
-            self._strike(fingerprint)
-        if self._strikes:
+        """Remember who made a step fail, and what shows that the engine itself was well."""
+        guard, now = self._guard, self._clock()
+        for culprit in core.culprits:
+            guard.blame(culprit.fingerprint, now, proven=culprit.proven)
+        if not guard.is_idle:
+            guard.ran_well((*core.ran_well(), *core.completed) if guard.wants_evidence else (), now)
             for fingerprint in core.completed:
-                self._strikes.pop(fingerprint, None)
+                guard.ended_well(fingerprint)
+        if core.completed:
+            self._restarts.worked()
         core.culprits.clear()
         core.completed.clear()
-
-    def _strike(self, fingerprint: bytes, *, certain: bool = True) -> None:
-        """Who was not alone gets one strike at most: it is a suspect, runs alone next time, and is then certain."""
-        known = self._strikes.get(fingerprint, 0)
-        self._strikes[fingerprint] = known + 1 if certain else max(known, 1)
-        self._strikes.move_to_end(fingerprint)
-        if len(self._strikes) > _REMEMBERED:
-            self._strikes.popitem(last=False)
 
     # -- birth, death and sleep --------------------------------------------------------------------------------------
 
@@ -263,7 +278,7 @@ class EngineThread:
         self._snapshot(self._core, now=True)
 
     def _on_progress(self, stage: str, percent: float) -> None:
-        if self._closing:
+        if self._closing.is_set():
             raise EngineUnavailable("the engine was closed while it loaded")
         self._stage, self._percent = stage, percent
         if self._user_progress is not None:
@@ -276,28 +291,45 @@ class EngineThread:
         self.state = EngineState.REBUILDING
         self._recorder.restarts += 1
         self._recorder.preemptions += core.scheduler.num_preemptions
-        suspects = core.suspects()
+        suspects, now = core.suspects(), self._clock()
         for fingerprint in suspects:
-            self._strike(fingerprint, certain=len(suspects) == 1)
+            if len(suspects) == 1:
+                self._guard.blame(fingerprint, now, proven=False)
+            else:
+                self._guard.suspect(fingerprint, now)
         fault = EngineFault("the engine restarted while this request ran", hint="send it again")
         self._deliver(core.fail_all(fault))
         model = core.model
         for attempt in range(_REBUILD_TRIES):
+            if not self._pause_before_rebuild():
+                break
             try:
                 if runner_is_broken or attempt:
                     model.runner.close()
                     model = self._loader(self._config, self._on_progress)
                 self._adopt(model)
-            except Exception:
+            except BaseException:
                 log.exception("rebuilding the engine failed", extra={"attempt": attempt + 1})
-                if self._closing:
-                    break
                 continue
             self._stage, self._percent = "ready", 100.0
             self.state = before
             return
         self.state = EngineState.FAILED
         self._stopping = True
+
+    def _pause_before_rebuild(self) -> bool:
+        """False when it has been rebuilt too often, or is closing."""
+        delay_s = self._restarts.next_delay_s()
+        if delay_s is None:
+            log.error("the engine keeps dying and is not rebuilt again")
+            return False
+        if delay_s:
+            self.recovering = True
+            log.warning("the engine keeps dying; it is rebuilt after a pause", extra={"delay_s": delay_s})
+            self._tell_all(EngineUnavailable("the engine keeps dying", hint="retry in a moment"))
+            self._closing.wait(delay_s)
+            self.recovering = False
+        return not self._closing.is_set()
 
     def _begin_drain(self) -> None:
         self._switch(EngineState.DRAINING, {EngineState.READY, EngineState.PAUSED, EngineState.DRAINING})
@@ -330,25 +362,25 @@ class EngineThread:
         core = self._require_core()
         if self.state is not EngineState.FAILED:
             self.state = EngineState.STOPPED
-        self._deliver(core.fail_all(EngineUnavailable(f"the engine is {self.state.value}")))
-        self._refuse_all_commands()
+        self._tell_all(EngineUnavailable(f"the engine is {self.state.value}"))
         self._snapshot(core, now=True)
         core.model.runner.close()
 
-    def _refuse_all_commands(self) -> None:
+    def _tell_all(self, error: EngineUnavailable) -> None:
+        """Nobody may wait for what will not come: neither requests of the core nor commands."""
+        if self._core is not None:
+            self._deliver(self._core.fail_all(error))
+        self._refuse_all_commands(error)
+
+    def _refuse_all_commands(self, error: EngineUnavailable | None = None) -> None:
         """Nobody may wait for a thread that is gone."""
-        error = EngineUnavailable(f"the engine is {self.state.value}")
-        pending: list[Any] = list(self._waiting_for_idle)
-        self._waiting_for_idle = []
-        with suppress(Empty):
-            while True:
-                pending.append(self._commands.get_nowait())
-        for command in pending:
-            if isinstance(command, Submit):
-                submission = command.submission
-                self._deliver([Delivery(submission.request.request_id, submission.ticket, error, True)])
-            elif isinstance(command, Control):
-                command.refuse(error)
+        error = error or EngineUnavailable(f"the engine is {self.state.value}")
+        told = self._commands.refuse_all(error)
+        if told:
+            self._deliver(told)
+
+    def _refuse(self, submission: Submission, error: EngineError) -> None:
+        self._deliver([Delivery(submission.request.request_id, submission.ticket, error, True)])
 
     def _snapshot(self, core: EngineCore, *, now: bool = False) -> None:
         moment = self._clock()

@@ -143,6 +143,11 @@ class RequestOutput:
     def done(self) -> bool:
         return all(choice.reported for choice in self.choices)
 
+    @property
+    def has_begun(self) -> bool:
+        """Some choice has a token, or has ended."""
+        return any(choice.reported or choice.last_token_at is not None for choice in self.choices)
+
     def add_prompt_logprobs(self, advance: Advance, positions: Seq[PromptPosition]) -> None:
         """Entries for prompt tokens after the chunk's positions; a restart after preemption replaces what was there."""
         if not self._prompt_logprobs:

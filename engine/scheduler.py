@@ -367,6 +367,7 @@ class Scheduler:
 
     def _vacate(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
+        sequence.num_prefilled = sequence.prefilled
         self.kv.release(sequence)
         self._free_slots.append(sequence.slot)
         self._freed_slots.append(sequence.slot)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from engine.requests import FinishReason, SamplingParams
+from engine.requests import EngineUsage, FinishReason, SamplingParams
 
 
 class Status(Enum):
@@ -24,6 +24,24 @@ class Kind(Enum):
     SCORE = "score"
     """One prefill, then the statistics of the first token; the token itself is dropped."""
     EMBED = "embed"
+
+
+class Consumption:
+    """What a request has cost so far, for whoever gives it up. Filled by the engine thread, read from any."""
+
+    def __init__(self) -> None:
+        self.sequences: tuple[Sequence, ...] = ()
+
+    def so_far(self) -> EngineUsage:
+        """Prompt tokens that were prefilled (0 while it only waits) and the tokens made, read or not."""
+        sequences = self.sequences
+        if not sequences:
+            return EngineUsage(0, 0)
+        return EngineUsage(
+            prompt_tokens=max(s.prefilled for s in sequences),
+            completion_tokens=sum(max(0, s.num_output) for s in sequences),
+            cached_tokens=max(0, sequences[0].num_cached),
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +78,8 @@ class Sequence:
     """True until the runner has seen it in its present slot."""
     num_computed: int = 0
     """Tokens whose KV is in the cache."""
+    num_prefilled: int = 0
+    """Prompt tokens that had KV when it last gave its blocks back."""
     num_cached: int = -1
     """Prompt tokens found in the prefix cache when first admitted; -1 before. Later hits are its own."""
     block_keys: list[bytes] = field(default_factory=list)
@@ -82,6 +102,11 @@ class Sequence:
     @property
     def num_output(self) -> int:
         return len(self.token_ids) - self.num_prompt_tokens
+
+    @property
+    def prefilled(self) -> int:
+        """Most prompt tokens that ever had KV at once, computed or found. Safe to read from any thread."""
+        return max(self.num_prefilled, min(self.num_computed, self.num_prompt_tokens))
 
     @property
     def reads_cache(self) -> bool:

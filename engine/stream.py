@@ -8,7 +8,8 @@ from collections.abc import Callable
 from typing import Any
 
 from engine.errors import EngineError
-from engine.requests import GenerationEvent
+from engine.requests import EngineUsage, GenerationEvent
+from engine.sequence import Consumption
 
 
 class GenerationStream:
@@ -19,8 +20,16 @@ class GenerationStream:
     `max_tokens` events a choice. Used from one event loop.
     """
 
-    def __init__(self, request_id: str, on_close: Callable[[GenerationStream], None]) -> None:
+    def __init__(
+        self,
+        request_id: str,
+        on_close: Callable[[GenerationStream], None],
+        deadline_s: float | None = None,
+        consumption: Consumption | None = None,
+    ) -> None:
         self.request_id = request_id
+        self.deadline_s = deadline_s
+        self._consumption = consumption or Consumption()
         self._on_close = on_close
         self._items: deque[Any] = deque()
         self._reader: asyncio.Future[None] | None = None
@@ -35,6 +44,10 @@ class GenerationStream:
         if isinstance(item, GenerationEvent):
             return item
         raise StopAsyncIteration
+
+    def used(self) -> EngineUsage:
+        """What the request has cost so far, read or not: for who leaves before the last event."""
+        return self._consumption.so_far()
 
     async def next_item(self) -> Any:
         """The next delivery of any kind, or None at the end."""
