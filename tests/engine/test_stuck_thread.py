@@ -44,16 +44,6 @@ async def stuck() -> AsyncIterator[tuple[AsyncEngine, Stuck]]:
     await engine.close()
 
 
-async def test_a_step_that_does_not_return_is_reported_to_its_waiters(stuck: tuple[AsyncEngine, Stuck]) -> None:
-    engine, hold = stuck
-    async with hang_guard():
-        with pytest.raises(EngineUnavailable, match="stalled"):
-            await collect(engine.generate(request("a")))
-        assert engine.stats().stalled_s > 0
-        hold.release.set()
-        await until(lambda: dict(engine.stats().finished)["abort"] == 1)
-
-
 async def test_a_stalled_engine_refuses_new_requests_at_once_and_takes_them_when_the_step_returns(
     stuck: tuple[AsyncEngine, Stuck],
 ) -> None:
