@@ -21,7 +21,10 @@ from engine import (
     FinishReason,
     InvalidInput,
     LoadedModel,
+    PoisonRequest,
 )
+from engine.scheduler import Scheduler
+from engine.step import Step
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.engines import collect, config, loader_of, request, text_of, tokens_of, until
 from tests.fakes.hang_guard import HANG_S
@@ -408,6 +411,69 @@ async def test_close_tells_every_waiter(start: Start) -> None:
     for stream in streams:
         with pytest.raises(EngineUnavailable):
             await collect(stream)
+
+
+async def test_a_broken_runner_is_replaced_and_every_waiter_told(start: Start) -> None:
+    made: list[FakeRunner] = []
+
+    def always(_: Step) -> None:
+        raise RuntimeError("the device is gone")
+
+    def build() -> FakeRunner:
+        made.append(FakeRunner(before_step=None if made else always))
+        return made[-1]
+
+    engine = await start(build)
+    await engine.pause()
+    streams = [engine.generate(request(str(i), f"pregunta {i}", max_tokens=5)) for i in range(3)]
+    await engine.resume()
+    for stream in streams:
+        with pytest.raises(EngineFault):
+            await collect(stream)
+    assert len(tokens_of(await collect(engine.generate(request("after", max_tokens=5))))) == 5
+    assert made[0].closed
+    assert len(made) == 2
+    assert engine.stats().restarts == 1
+
+
+async def test_a_request_that_kills_the_loop_twice_is_refused_and_the_rest_go_on(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Scheduler.update
+
+    def update(self: Scheduler, step: Step, *rest: Any) -> Any:
+        if any(work.sequence.request_id.startswith("bad") for work in step.work):
+            raise AssertionError("a bug that this request meets")
+        return original(self, step, *rest)
+
+    monkeypatch.setattr(Scheduler, "update", update)
+    engine = await start()
+    for attempt in range(3):
+        waiter = engine.generate(request(f"waiter{attempt}", max_tokens=200))
+        with pytest.raises(EngineFault):
+            await collect(engine.generate(request(f"bad{attempt}", "veneno")))
+        with pytest.raises(EngineFault):
+            await collect(waiter)
+        await collect(engine.generate(request(f"between{attempt}", "entre medias", max_tokens=4)))
+    with pytest.raises(PoisonRequest):
+        await collect(engine.generate(request("bad3", "veneno")))
+    assert engine.stats().restarts == 3
+    innocent = engine.generate(request("waiter2", max_tokens=100))
+    others = [engine.generate(request(f"other{i}", "otra", max_tokens=20)) for i in range(3)]
+    assert len(tokens_of(await collect(innocent))) == 100
+    for other in others:
+        assert len(tokens_of(await collect(other))) == 20
+
+
+async def test_a_step_that_does_not_return_is_reported_to_its_waiters(start: Start) -> None:
+    release = threading.Event()
+    engine = await start(FakeRunner(before_step=lambda _: release.wait(HANG_S)), options={"watchdog_s": 0.08})
+    stream = engine.generate(request("a"))
+    with pytest.raises(EngineUnavailable, match="stalled"):
+        await collect(stream)
+    assert engine.stats().stalled_s > 0
+    release.set()
+    await until(lambda: ended(engine, "abort") == 1)
 
 
 async def test_a_slow_reader_does_not_hold_up_the_engine(start: Start) -> None:
