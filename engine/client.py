@@ -236,6 +236,11 @@ class AsyncEngine:
         return replace(self._thread.stats(), stalled_s=self._watchdog.stalled_s)
 
     @property
+    def stalled_s(self) -> float:
+        """How far the present step is beyond `watchdog_s`; 0 when all is well."""
+        return self._watchdog.stalled_s
+
+    @property
     def state(self) -> EngineState:
         return EngineState.LOADING if self._thread is None else self._thread.state
 

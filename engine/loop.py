@@ -209,11 +209,13 @@ class EngineThread:
                 self.stepping = False
             else:
                 deliveries = core.settle()
-            if deliveries:
-                self._deliver(deliveries)
+            try:
+                self._snapshot(core)
+            finally:  # whatever breaks here, what has ended is told
+                if deliveries:
+                    self._deliver(deliveries)
             if core.culprits or core.completed or not self._guard.is_idle:
                 self._judge(core)
-            self._snapshot(core)
             if not core.has_work:
                 for control in self._commands.take_idle():
                     control.act()

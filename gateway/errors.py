@@ -21,6 +21,7 @@ GatewayError
 ├── BudgetExceeded           429  a budget is spent, do not retry
 ├── UpstreamFailed           502  a backend answered nonsense or not at all
 └── Unavailable              503  a dependency is down or still loading
+    ├── DeadlineExceeded     503  the request's time was over before there was an answer
     └── (codes: idp_unavailable, policy_unavailable, audit_unavailable, guardrails_unavailable,
                engine_unavailable, model_loading, overloaded, gateway_stopping,
                 content_key_missing)
@@ -172,6 +173,12 @@ class Unavailable(GatewayError):
         detail: str | None = None,
     ) -> None:
         super().__init__(message, code=code, hint=hint, headers={"retry-after": str(retry_after_s)}, detail=detail)
+
+
+class DeadlineExceeded(Unavailable):
+    """No other candidate is tried: its time would be over as well."""
+
+    code = "deadline_exceeded"
 
 
 class ConfigError(Exception):

@@ -20,7 +20,17 @@ from gateway.identity.idempotency import replayed_resource, request_key
 from gateway.identity.store import IdentityStore, KeyTaken
 
 State = Literal[
-    "loading", "ready", "paused", "draining", "drained", "asleep", "waking", "rebuilding", "failed", "stopped"
+    "loading",
+    "ready",
+    "paused",
+    "draining",
+    "drained",
+    "asleep",
+    "waking",
+    "rebuilding",
+    "stalled",
+    "failed",
+    "stopped",
 ]
 ChangeReason = Annotated[
     str | None, Header(alias="X-Change-Reason", max_length=256, description="why; kept in the audit record")
@@ -40,6 +50,10 @@ SUMMARIES: dict[EngineAction, tuple[str, str]] = {
         "Answers 202 while requests still run; the state becomes `asleep`.",
     ),
     EngineAction.WAKE: ("Read the weights again and serve", "Answers 202 while the weights are being read."),
+    EngineAction.CLEAR_POISON: (
+        "Let refused requests run again",
+        "Forgets which requests have stopped the engine (`poison_request`); the state stays as it is.",
+    ),
 }
 REFUSALS: dict[int | str, dict[str, Any]] = {
     404: {"description": "`model_not_found`: no engine of this replica runs it"},
@@ -67,6 +81,7 @@ class EngineView(BaseModel):
     preemptions: int
     step_faults: int
     restarts: int
+    poisoned: int = Field(description="requests refused because equal ones had stopped the engine twice")
     stalled_s: float = Field(description="how long the present step has run beyond the watchdog's limit")
 
 
@@ -103,7 +118,7 @@ def routes(
 
         @router.post(
             f"/{{model:path}}:{action.value}",
-            name=f"{action.value}_engine",
+            name=f"{action.value.replace('-', '_')}_engine",
             summary=summary,
             description=description,
             response_model=EngineView,
@@ -132,7 +147,7 @@ def routes(
                             await requests.remember(request, model)
                         except KeyTaken:
                             replayed = True  # the same request twice at the same time; the action is the same too
-                done = after.state == SETTLED[action] or replayed
+                done = after.state == SETTLED.get(action, after.state) or replayed
                 response.status_code = event.status = 200 if done else 202
                 event.diff = {"before": _facts(before), "after": _facts(after), "replayed": replayed}
             return _view(after, node_id)

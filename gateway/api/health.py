@@ -72,7 +72,7 @@ def routes(readiness: Callable[[], Readiness]) -> APIRouter:
 
 
 def _answer(state: Readiness) -> Response:
-    loads = state.stage != "ready" and state.parts.get("engine") not in ("failed", "stopped")
+    loads = state.stage != "ready" and state.parts.get("engine") not in ("failed", "stopped", "stalled")
     body: dict[str, Any] = {
         "status": "ready" if state.ready else "loading" if loads else "unavailable",
         "stage": state.stage,

@@ -27,12 +27,15 @@ class Operated(Protocol):
 
     @property
     def state(self) -> Any: ...
+    @property
+    def stalled_s(self) -> float: ...
     def stats(self) -> Any: ...
     async def pause(self) -> None: ...
     async def resume(self) -> None: ...
     async def drain(self) -> None: ...
     async def sleep(self) -> None: ...
     async def wake(self) -> None: ...
+    async def clear_poison(self) -> None: ...
 
 
 class EngineOperations:
@@ -60,13 +63,22 @@ class EngineOperations:
         if stage in ("failed", "waiting"):
             return "failed" if stage == "failed" else "loading"
         state = str(engine.state.value)
+        if engine.stalled_s > 0 and state not in ("failed", "stopped"):
+            return "stalled"
         if state == "draining" and self._has_drained(model):
             return "drained"
         return "waking" if state == "asleep" and self._runs(model, EngineAction.WAKE) else state
 
     def demand_accepting(self, model: str) -> None:
-        """Raises `Unavailable` (503) while an operator keeps this engine from taking requests."""
+        """Raises `Unavailable` (503) while an operator keeps this engine from taking requests, or it is stuck."""
         state = self.state(model)
+        if state == "stalled":
+            raise Unavailable(
+                "The engine of this model does not react.",
+                code="engine_unavailable",
+                hint="try again in a moment, or ask for another model",
+                detail="stalled in a step",
+            )
         if state in OPERATED:
             raise Unavailable(
                 f"The engine of this model is {state}.",
@@ -89,7 +101,7 @@ class EngineOperations:
         against = objection(action, state)
         if against is not None:
             raise Conflict(f"`{action.value}` does not fit now: {against}.", code="engine_state")
-        if state != SETTLED[action] and not self._runs(model, action):
+        if state != SETTLED.get(action) and not self._runs(model, action):
             await self._begin(model, engine, action)
         return self._report(model)
 
@@ -108,8 +120,9 @@ class EngineOperations:
             EngineAction.DRAIN: engine.drain,
             EngineAction.SLEEP: engine.sleep,
             EngineAction.WAKE: engine.wake,
+            EngineAction.CLEAR_POISON: engine.clear_poison,
         }
-        quick = action in (EngineAction.PAUSE, EngineAction.RESUME)
+        quick = action in (EngineAction.PAUSE, EngineAction.RESUME, EngineAction.CLEAR_POISON)
         task = asyncio.create_task(steps[action](), name=f"{action.value} {model}")
         if not quick:
             self._under_way[model] = (action, task)
@@ -171,5 +184,6 @@ class EngineOperations:
             preemptions=stats.preemptions,
             step_faults=stats.step_faults,
             restarts=stats.restarts,
+            poisoned=stats.poisoned,
             stalled_s=stats.stalled_s,
         )

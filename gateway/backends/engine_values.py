@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
+from gateway.errors import (
+    ContextLengthExceeded,
+    DeadlineExceeded,
+    GatewayError,
+    InvalidRequest,
+    Unavailable,
+    UpstreamFailed,
+)
 from gateway.flow.values import Chunk, GenerationParams, Signals, TokenLogprob, Usage
 from gateway.settings import ModelSettings
 
@@ -152,7 +159,17 @@ def as_gateway_error(error: Any, grammar_param: str | None = None, *, prompt_par
         param = grammar_param if error.field.startswith("grammar.") else error.field
         return InvalidRequest(message, code=code, param=param, hint=error.hint)
     if code == "poison_request":
-        return InvalidRequest("This request has stopped the engine twice; it is not run again.", code=code)
+        return InvalidRequest(
+            "This request has stopped the engine twice; it is not run again for now.",
+            code=code,
+            hint="change the request; an operator can let it run again",
+        )
+    if code == "deadline_exceeded":
+        return DeadlineExceeded(
+            "The request waited for its whole time and got no answer.",
+            hint="the engine has more to do than it can; try again later",
+            detail=error.message,
+        )
     if code in ("engine_unavailable", "engine_overloaded"):
         public = "overloaded" if code == "engine_overloaded" else code
         return Unavailable(

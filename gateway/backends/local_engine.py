@@ -127,7 +127,8 @@ class LocalBackend:
         return tuple(vectors), Usage(prompt_tokens=sum(len(one) for one in ids))
 
     def status(self) -> Mapping[str, object]:
-        """After the load: `degraded` while some engine takes no requests, `stopped` or `failed` when none does."""
+        """After the load: `degraded` while some engine takes no requests, `stopped`, `stalled` (in a step that does not
+        return) or `failed` when none does."""
         for name, (stage, percent) in self._stages.items():
             if name in self._failed:
                 return {"state": "failed", "stage": f"{name}: failed", "percent": 0.0}
@@ -140,7 +141,8 @@ class LocalBackend:
         if len(idle) < len(states):
             return {"state": "degraded", "stage": "ready", "percent": 100.0}
         name, state = next(iter(idle.items()))
-        return {"state": "failed" if state == "failed" else "stopped", "stage": f"{name}: {state}", "percent": 0.0}
+        shown = state if state in ("failed", "stalled") else "stopped"
+        return {"state": shown, "stage": f"{name}: {state}", "percent": 0.0}
 
     def register_metrics(self, registry: CollectorRegistry) -> None:
         """vLLM's metric names, one set of labels per model."""
@@ -230,6 +232,13 @@ class EngineAnswer:
     async def aclose(self) -> None:
         if self._stream is not None:
             await self._stream.aclose()
+
+    def used(self) -> Usage:
+        """What the engine has spent on it so far; see `flow.metering.used_so_far`."""
+        used = self._stream.used() if self._stream is not None else None
+        if used is None:
+            return Usage()
+        return Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, source="engine")
 
     def _prefix(self, index: int) -> str:
         """`echo`: the prompt before the first text of each choice."""

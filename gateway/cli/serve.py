@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import shutil
 import sys
+import threading
 import time
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -83,6 +85,7 @@ def _run(settings: Settings) -> None:
         logging.getLogger("esclusa.serve").warning("%s", warning)
     try:
         uvloop.run(_serve(settings))
+        _leave_stuck_engines()
     except OSError as error:
         from gateway.errors import ConfigError
 
@@ -91,6 +94,19 @@ def _run(settings: Settings) -> None:
         raise ConfigError(
             f"{error.filename}: {error.strerror}", hint="`esclusa doctor` checks folders and files; see the settings"
         ) from error
+
+
+def _leave_stuck_engines() -> None:
+    """A step that never returns would hold the interpreter's own end, or crash in it: everything is closed by now, so
+    the process ends without that thread."""
+    stuck = [thread.name for thread in threading.enumerate() if thread.name == "esclusa-engine"]
+    if stuck:
+        log = logging.getLogger("esclusa.engine")
+        log.error("%d engine thread(s) are stuck in a step; the process ends without them", len(stuck))
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 async def _serve(settings: Settings) -> None:

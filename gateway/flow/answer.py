@@ -17,7 +17,7 @@ from typing import Any
 from gateway.errors import BlockedByPolicy, GatewayError
 from gateway.flow.boundary import BOUNDARY, Finalisers, close
 from gateway.flow.context import Clock
-from gateway.flow.metering import Meter
+from gateway.flow.metering import Meter, used_so_far
 from gateway.flow.ports import OutputGuard
 from gateway.flow.refusals import blocked
 from gateway.flow.values import Chunk, Exchange, Failure, Finding, Outcome, Signals, Usage
@@ -259,7 +259,7 @@ class Answer:
         ending = Ending(
             outcome=outcome,
             status=200 if failure is None or self._streams else failure.status,
-            usage=self._final_usage(),
+            usage=self._final_usage(outcome),
             signals=self._signals,
             finish_reason=self._finish_reason,
             stop_cause=self._stop_cause,
@@ -280,5 +280,9 @@ class Answer:
         await close(self._stream)
         return await self._conclude(self.exchange, ending)
 
-    def _final_usage(self) -> Usage:
-        return self._meter.usage(self._usage, self.exchange.estimate)
+    def _final_usage(self, outcome: Outcome) -> Usage:
+        """Who left early pays what was made until then, also what was on its way."""
+        used = self._usage
+        if used is None and outcome in (Outcome.CLIENT_DISCONNECT, Outcome.CANCELLED):
+            used = used_so_far(self._stream)
+        return self._meter.usage(used, self.exchange.estimate)

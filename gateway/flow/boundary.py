@@ -16,6 +16,15 @@ from gateway.descriptors import is_shortage, no_descriptor
 from gateway.errors import GatewayError
 
 T = TypeVar("T")
+_PASSES = (
+    GatewayError,
+    StopAsyncIteration,
+    asyncio.CancelledError,
+    GeneratorExit,
+    KeyboardInterrupt,
+    SystemExit,
+)
+"""Everything else is a failure of this request, also a panic of a Rust extension, which is no `Exception`."""
 _log = logging.getLogger("esclusa.pipeline")
 
 
@@ -28,7 +37,7 @@ class Boundary:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception) and not isinstance(error, GatewayError | StopAsyncIteration):
+        if error is not None and not isinstance(error, _PASSES):
             if is_shortage(error):
                 raise no_descriptor() from None
             _log.error("unexpected failure in a request", exc_info=error)

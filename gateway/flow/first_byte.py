@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
-from gateway.errors import GatewayError, Unavailable, UpstreamFailed
+from gateway.errors import DeadlineExceeded, GatewayError, Unavailable, UpstreamFailed
 from gateway.flow.values import ChatRequest, Chunk, ModelCard, Usage
 
 T = TypeVar("T")
@@ -23,6 +23,8 @@ def at_once(begin: Callable[[], T]) -> T:
     """A backend that knows already that it cannot, a paused engine say, refuses before there is anything to await."""
     try:
         return begin()
+    except DeadlineExceeded:
+        raise
     except (Unavailable, UpstreamFailed) as error:
         raise FirstByteFailed(error) from None
 
@@ -30,6 +32,8 @@ def at_once(begin: Callable[[], T]) -> T:
 async def backend_call(call: Awaitable[T]) -> T:
     try:
         return await call
+    except DeadlineExceeded:
+        raise
     except (Unavailable, UpstreamFailed) as error:
         raise FirstByteFailed(error) from None
 

@@ -16,6 +16,13 @@ MOST_BYTES_PER_TOKEN = 32
 """Above this average over a whole answer, the reported tokens cannot have produced the text."""
 
 
+def used_so_far(stream: object) -> Usage | None:
+    """What a backend's stream says that it has cost, read or not, also after it was closed; None where it cannot tell.
+    Nothing for a request that has only waited."""
+    told = getattr(stream, "used", None)
+    return told() if callable(told) else None
+
+
 @dataclass(slots=True)
 class Meter:
     """Counts what has arrived, per choice."""

@@ -19,6 +19,7 @@ class EngineAction(StrEnum):
     DRAIN = "drain"
     SLEEP = "sleep"
     WAKE = "wake"
+    CLEAR_POISON = "clear-poison"
 
 
 FITS: Mapping[EngineAction, frozenset[str]] = {
@@ -27,6 +28,7 @@ FITS: Mapping[EngineAction, frozenset[str]] = {
     EngineAction.DRAIN: frozenset({"ready", "rebuilding", "paused", "draining", "drained"}),
     EngineAction.SLEEP: frozenset({"ready", "rebuilding", "paused", "draining", "drained", "asleep"}),
     EngineAction.WAKE: frozenset({"asleep", "waking", "ready"}),
+    EngineAction.CLEAR_POISON: frozenset({"ready", "paused", "draining", "drained", "asleep"}),
 }
 """States in which an action is taken. Elsewhere it is a conflict."""
 SETTLED: Mapping[EngineAction, str] = {
@@ -36,7 +38,7 @@ SETTLED: Mapping[EngineAction, str] = {
     EngineAction.SLEEP: "asleep",
     EngineAction.WAKE: "ready",
 }
-"""The state that an action leads to, now or once what runs has ended."""
+"""The state that an action leads to, now or once what runs has ended. Forgetting poison leads to none."""
 OPERATED = frozenset({"paused", "draining", "drained", "asleep", "waking"})
 """States into which only an operator brings an engine, and in which it takes no new request."""
 
@@ -45,6 +47,8 @@ def objection(action: EngineAction, state: str) -> str | None:
     """Why `action` does not fit `state`, in words for the operator; None when it does."""
     if state in FITS[action]:
         return None
+    if state == "stalled":
+        return "a step of the engine has not returned; restart the gateway if it does not recover"
     if state == "asleep":
         return "the engine is asleep; wake it first"
     if state == "waking":
@@ -69,7 +73,7 @@ class EngineReport:
 
     model: str
     state: str
-    """loading, ready, paused, draining, drained, asleep, waking, rebuilding, failed or stopped."""
+    """loading, ready, paused, draining, drained, asleep, waking, rebuilding, stalled, failed or stopped."""
     stage: str
     percent: float
     running: int = 0
@@ -86,6 +90,8 @@ class EngineReport:
     preemptions: int = 0
     step_faults: int = 0
     restarts: int = 0
+    poisoned: int = 0
+    """Requests refused because equal ones had stopped the engine twice."""
     stalled_s: float = 0.0
     """How long the present step has run beyond the watchdog's limit."""
 

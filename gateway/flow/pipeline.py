@@ -29,6 +29,7 @@ from gateway.flow.first_byte import FirstByteFailed, at_once, backend_call, embe
 from gateway.flow.growth import grow
 from gateway.flow.inspection import guard_of, inspected, stricter
 from gateway.flow.laps import Laps
+from gateway.flow.metering import used_so_far
 from gateway.flow.ports import (
     AuditLog,
     Authenticator,
@@ -102,6 +103,7 @@ class Pipeline:
         Raises `GatewayError` with the refusal; by then the refusal is settled and recorded.
         """
         exchange, laps = Exchange(context=arrival.context), Laps(self._clock, arrival.context.started_s)
+        stream: AsyncIterator[Chunk] | None = None
         told = False  # True once the intent was handed to the audit log
         try:
             with BOUNDARY:
@@ -144,7 +146,7 @@ class Pipeline:
             raise
         except asyncio.CancelledError:
             outcome = Outcome.CLIENT_DISCONNECT if arrival.gone() else Outcome.CANCELLED
-            await self.finalisers.run(self._abandon(grow(exchange, timings=laps.timings()), outcome, told=told))
+            await self.finalisers.run(self._abandon(grow(exchange, timings=laps.timings()), outcome, stream, told=told))
             raise
 
     # ------------------------------------------------------------------------------------------ stages 2 to 9
@@ -348,10 +350,14 @@ class Pipeline:
     def _limits_of(self, exchange: Exchange) -> tuple[LimitRule, ...]:
         return self._authorizer.limits_of(exchange.principal, exchange.context)
 
-    async def _abandon(self, exchange: Exchange, outcome: Outcome, *, told: bool) -> None:
-        """The caller left before the first chunk: what was prefilled was still used."""
-        bound = exchange.estimate if exchange.served is not None else None
-        usage = Usage(prompt_tokens=bound.prompt_tokens if bound is not None else 0, source="estimated")
+    async def _abandon(
+        self, exchange: Exchange, outcome: Outcome, stream: AsyncIterator[Chunk] | None, *, told: bool
+    ) -> None:
+        """The caller left before the first chunk: what was prefilled was still used, a place in the queue was not."""
+        usage = used_so_far(stream)
+        if usage is None:
+            bound = exchange.estimate if stream is not None else None
+            usage = Usage(prompt_tokens=bound.prompt_tokens if bound is not None else 0, source="estimated")
         if not told:
             await self._audit.intent(grow(exchange, outcome=outcome, status=CLIENT_CLOSED))
         await self._conclude(exchange, Ending(outcome, CLIENT_CLOSED, usage))

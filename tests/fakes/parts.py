@@ -199,6 +199,8 @@ class ScriptedBackend:
     started: list[tuple[str, int]] = field(default_factory=list)
     shares: list[Mapping[str, object]] = field(default_factory=list)
     """What came with each embedding."""
+    used: Usage | None = None
+    """What streams say that they have cost so far."""
     yielded: int = 0
     closed: int = 0
 
@@ -252,6 +254,9 @@ class ScriptedStream:
             usage = Usage(prompt_tokens=script.tokens or 5, completion_tokens=number)
             return Chunk(finish_reason="length" if cut else script.finish_reason, usage=usage)
         raise StopAsyncIteration
+
+    def used(self) -> Usage | None:
+        return self._backend.used
 
     async def aclose(self) -> None:
         if not self._closed:

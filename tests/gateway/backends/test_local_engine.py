@@ -31,20 +31,21 @@ from gateway.flow.operation import EngineAction
 from gateway.flow.values import ChatRequest, Chunk, GenerationParams, Message, ModelCard
 from gateway.settings import EngineSettings, ModelSettings
 from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.hang_guard import hang_guard
 from tests.fakes.parts import ASK
 from tests.fakes.tiny_model import write_tiny_model
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 CARD = ModelCard("tiny", backend="local", context_window=256)
-ENGINE = EngineSettings(device="cpu", kv_cache_bytes=4 << 20, threads=1, max_num_seqs=4)
+ENGINE = EngineSettings(device="cpu", kv_cache_bytes=16 << 20, threads=1, max_num_seqs=4)
 LONG = GenerationParams(max_tokens=200, ignore_eos=True)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> ModelSettings:
     folder = tmp_path_factory.mktemp("tiny")
-    write_tiny_model(folder)
+    write_tiny_model(folder, max_position_embeddings=16384)
     return ModelSettings(id="tiny", path=str(folder))
 
 
@@ -138,23 +139,23 @@ def aborted(backend: LocalBackend) -> int:
 
 async def test_closing_the_stream_aborts_in_the_engine(backend: LocalBackend) -> None:
     before = aborted(backend)
-    stream = await start(backend, replace(ASK, params=LONG), limit=200)
+    stream = await start(backend, replace(ASK, params=LONG), limit=16_000)
     await anext(stream)
     await stream.aclose()  # type: ignore[attr-defined]
-    async with asyncio.timeout(2):
+    async with hang_guard():
         while aborted(backend) == before:  # noqa: ASYNC110 - the engine's snapshot has no event
             await asyncio.sleep(0.01)
     assert backend._engines["tiny"].stats().running == 0
 
 
 async def test_a_later_request_does_not_wait_for_an_earlier_one(backend: LocalBackend) -> None:
-    long = await start(backend, replace(ASK, params=LONG), limit=200, request_id="long")
+    long = await start(backend, replace(ASK, params=LONG), limit=16_000, request_id="long")
     await anext(long)
     before = aborted(backend)
     short = [chunk async for chunk in await start(backend, replace(ASK, params=LONG), limit=2, request_id="short")]
     assert short[-1].finish_reason == "length"
     await long.aclose()  # type: ignore[attr-defined]
-    async with asyncio.timeout(2):
+    async with hang_guard():
         while aborted(backend) == before:  # noqa: ASYNC110 - it was still running when the short one had ended
             await asyncio.sleep(0.01)
 

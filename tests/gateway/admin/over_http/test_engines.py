@@ -211,3 +211,29 @@ def test_nobody_else_operates(console: Console) -> None:
     answer = Console(console.stage, "analyst").post("pause")
     assert (answer.status_code, answer.json()["error"]["code"]) == (403, "not_permitted")
     assert console.state() == "ready"
+
+
+def test_forgetting_who_stopped_the_engine_leaves_its_state_and_is_on_record(console: Console) -> None:
+    answer = console.post("clear-poison")
+    assert (answer.status_code, answer.json()["state"], answer.json()["poisoned"]) == (200, "ready", 0)
+    assert recorded(console.stage, answer)["target"] == "engines/tiny:clear-poison"
+
+
+def test_an_engine_that_is_stuck_in_a_step_is_not_ready_and_refuses_at_once(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backend: Any = console.stage.gateway.services.backends["local"]
+    with monkeypatch.context() as patch:
+        patch.setattr(type(backend._engines["tiny"]), "stalled_s", property(lambda _: 7.0))
+        assert console.state() == "stalled"
+        probe = httpx2.get(f"{console.stage.url}/readyz")
+        assert (probe.status_code, probe.json()["status"], probe.json()["parts"]["engine"]) == (
+            503,
+            "unavailable",
+            "stalled",
+        )
+        refused = ask(console.stage)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_unavailable")
+        assert int(refused.headers["retry-after"]) > 0
+        assert console.post("pause").json()["error"]["code"] == "engine_state"
+    assert ask(console.stage).status_code == 200
