@@ -12,6 +12,7 @@ import pytest
 from pydantic import BaseModel
 
 from gateway.access.document import PolicySet
+from gateway.access.parsing import parse_policy
 from gateway.admin.audit_views import EventDetail, EventPage
 from gateway.api.answers import (
     Alive,
@@ -178,4 +179,5 @@ def test_audit_events_are_as_described(stage: Stage) -> None:
 
 def test_the_policy_is_as_described(stage: Stage) -> None:
     author = stage.headers("policy-admin", sub="u-policy")
-    holds(PolicySet, httpx2.get(f"{stage.url}/admin/v1/policies/current", headers=author).json())
+    shown = httpx2.get(f"{stage.url}/admin/v1/policies/current", headers=author).text
+    assert isinstance(parse_policy(shown, name="shown", syntax="json"), PolicySet)
