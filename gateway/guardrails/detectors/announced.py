@@ -9,12 +9,13 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from functools import cache
 
 from gateway.guardrails.detectors import kinds
 from gateway.guardrails.detectors.form import GROUPED
 from gateway.guardrails.detectors.groups import LEVELS, Groups, Run
 from gateway.guardrails.detectors.kinds import Kind
-from gateway.guardrails.detectors.orders import is_named
+from gateway.guardrails.detectors.orders import is_named_otherwise
 from gateway.guardrails.spans import Span
 
 _NO = r"(?! (?:de )?(?:habitabilidad|catastral|hipotecaria|notificaci|citaci|evaluaci|parcelari|urban|real))"
@@ -56,7 +57,9 @@ _STARTS = tuple(
 )
 GAP = 36
 """Characters between an announcing word and its number: ` del arrendatario, si lo tiene: `."""
-_NEAR = re.compile(r"(?:[^0-9.;?!]|(?<=[\s(]n)\.|(?<=[\s(]n[or])\.|(?<=núm)\.|(?<=num)\.|(?<=nro)\.|\.º){0,32}")
+_NEAR = re.compile(
+    r"(?:[^0-9.;?!]|(?<=[\s(]n)\.|(?<=[\s(]n[or])\.|(?<=núm)\.|(?<=num)\.|(?<=nro)\.|\.º|\?(?=\w)){0,32}"
+)
 """What may stand between the word and a number without check digit: no end of a sentence."""
 _UNCHECKED = frozenset({kinds.CO_CEDULA, kinds.AR_DNI, kinds.PE_DNI})
 _GLUED_WORDS = (
@@ -64,6 +67,11 @@ _GLUED_WORDS = (
 )
 _GLUED = frozenset(_GLUED_WORDS.split())
 """Words that may be written against a number, also where another one announced it."""
+_THOUSANDS = re.compile(r"[0-9]{6,10}|[0-9]{1,3}(?:[. ][0-9]{3}){1,3}")
+_REST = re.compile(r"(?:[ .,|/-]| [-|] )[0-9]{1,2}(?![0-9])")
+"""A last group that is no thousand."""
+_ANY_GROUPS = 2
+"""The level from which a number without check digit may be in other groups than thousands."""
 MOST_RUNS = 36
 """Groups that are looked at: an IBAN sign by sign has 34."""
 
@@ -86,18 +94,28 @@ def _number_behind(groups: Groups, place: int, announced: tuple[Kind, ...]) -> S
     if not runs:
         return None
     near = _NEAR.match(lowered, place)
-    by_word = near is not None and near.end() >= runs[0].start and not is_named(lowered, place, runs[0].start)
-    allowed = announced if by_word else _checked(announced)
-    for most in range(LEVELS):
-        size = 1
-        while size < len(runs) and _joins(text, runs, levels, size, most):
-            size += 1
-        if most == 0 or size > 1:
-            for first in _firsts(runs):
-                span = _longest(text, runs[first:size], allowed)
-                if span is not None:
-                    return span
+    by_word = near is not None and near.end() >= runs[0].start and not is_named_otherwise(lowered, place, runs[0].start)
+    sizes = [_size(text, runs, levels, most) for most in range(LEVELS)]
+    firsts = _firsts(runs)
+    for checked, allowed in ((True, _checked(announced)), (False, _unchecked(announced) if by_word else ())):
+        tried = set[tuple[int, bool]]()
+        for most, size in enumerate(sizes):
+            free = checked or most >= _ANY_GROUPS
+            if allowed and (size, free) not in tried:
+                tried.add((size, free))
+                for first in firsts:
+                    span = _longest(text, runs[first:size], allowed, free=free)
+                    if span is not None:
+                        return span
     return None
+
+
+def _size(text: str, runs: Sequence[Run], levels: Sequence[int], most: int) -> int:
+    """How many of the runs the separators of this level join."""
+    size = 1
+    while size < len(runs) and _joins(text, runs, levels, size, most):
+        size += 1
+    return size
 
 
 def _firsts(runs: Sequence[Run]) -> tuple[int, ...]:
@@ -106,9 +124,9 @@ def _firsts(runs: Sequence[Run]) -> tuple[int, ...]:
     return (0, digits) if digits else (0,)
 
 
-def _longest(text: str, runs: Sequence[Run], allowed: Sequence[Kind]) -> Span | None:
-    """As many of the runs as are one number, or None."""
-    lengths = {length for kind in allowed for length in kind.lengths}
+def _longest(text: str, runs: Sequence[Run], allowed: tuple[Kind, ...], *, free: bool) -> Span | None:
+    """As many of the runs as are one number, or None. Not `free`: in one piece or in thousands only."""
+    lengths = _lengths(allowed)
     bare = "".join([run.text.upper() for run in runs])
     size = len(bare)
     for last in reversed(runs):
@@ -116,6 +134,8 @@ def _longest(text: str, runs: Sequence[Run], allowed: Sequence[Kind]) -> Span | 
             for cut in _beginnings(runs[0].text.upper()):
                 if size - glued - cut in lengths:
                     start, stop, number = runs[0].start + cut, last.end - glued, bare[cut : size - glued]
+                    if not (free or (_THOUSANDS.fullmatch(text, start, stop) and not _REST.match(text, stop))):
+                        continue
                     for kind in allowed:
                         if kind.holds(number) and not (kind is kinds.PE_DNI and "." in text[start:stop]):
                             return Span(start, stop, kind.category, kind.detector, kind not in _UNCHECKED)
@@ -123,6 +143,17 @@ def _longest(text: str, runs: Sequence[Run], allowed: Sequence[Kind]) -> Span | 
     return None
 
 
+@cache
+def _lengths(allowed: tuple[Kind, ...]) -> frozenset[int]:
+    return frozenset(length for kind in allowed for length in kind.lengths)
+
+
+@cache
+def _unchecked(announced: tuple[Kind, ...]) -> tuple[Kind, ...]:
+    return tuple(kind for kind in announced if kind in _UNCHECKED)
+
+
+@cache
 def _checked(announced: tuple[Kind, ...]) -> tuple[Kind, ...]:
     return tuple(kind for kind in announced if kind not in _UNCHECKED)
 
@@ -140,12 +171,14 @@ def _first_chain(groups: Groups, place: int) -> tuple[list[Run], list[int]]:
             runs, levels = [], []
             continue
         level = groups.levels[at] if runs else 0
-        last_letter = numeric and len(run.text) == 1 and run.text not in "yoea"
-        if not (run.joins or last_letter) or level == LEVELS:
+        one_letter = len(run.text) == 1 and (
+            run.text not in "yoea" if numeric else groups.text.startswith("-", run.end)
+        )
+        if not (run.joins or one_letter) or level == LEVELS:
             if numeric:
                 break
             runs, levels = [], []
-            if not run.joins:
+            if not (run.joins or one_letter):
                 continue
             level = 0
         if not runs and run.start - place > GAP:
@@ -170,7 +203,7 @@ def _from_letters(runs: list[Run], levels: list[int]) -> tuple[list[Run], list[i
     return runs[keep:], [0, *levels[keep + 1 :]]
 
 
-def _joins(text: str, runs: list[Run], levels: list[int], place: int, most: int) -> bool:
+def _joins(text: str, runs: Sequence[Run], levels: Sequence[int], place: int, most: int) -> bool:
     if most > 0:
         return levels[place] <= most
     first = text[runs[0].end : runs[1].start]

@@ -19,7 +19,7 @@ _CUES = re.compile(
 )
 _INTERNATIONAL = re.compile(r"(?<![0-9+])\+(?=\(?[1-9])")
 _DIGITS = re.compile(r"[0-9]+")
-_OPENING = re.compile(r"\)?[ .\-]?\(|\)[ .\-]?|[ .\-/]")
+_OPENING = re.compile(r"\)?[ .\-]?\(|\)[ .\-]?|[ .\-/_]")
 """Between the groups of a number that is written in one line."""
 
 
@@ -41,7 +41,8 @@ def _end_of_number(text: str, place: int) -> int | None:
     for wide in (False, True):
         ends, digits, last = list[int](), "", -1
         for group in _DIGITS.finditer(text, place, place + GROUPED):
-            if last >= 0 and not _goes_on(text[last : group.start()], wide=wide):
+            between = text[last : group.start()]
+            if last >= 0 and not (_OPENING.fullmatch(between) or (wide and not ends and _joins(between))):
                 break
             if len(digits) + len(group[0]) > MOST:
                 break
@@ -49,8 +50,6 @@ def _end_of_number(text: str, place: int) -> int | None:
             last = group.end()
             if len(digits) >= LEAST:
                 ends.append(last)
-                if wide:
-                    break
         while ends and _inside_word(text, ends[-1]):
             ends.pop()
         if ends and len(set(digits)) > 2:
@@ -63,10 +62,9 @@ def _inside_word(text: str, end: int) -> bool:
     return after.isdigit() or after.isupper()
 
 
-def _goes_on(separator: str, *, wide: bool) -> bool:
-    if _OPENING.fullmatch(separator):
-        return True
-    return wide and "+" not in separator and level_of(separator) < LEVELS
+def _joins(separator: str) -> bool:
+    quoted = separator.strip()[:1] in ("'", '"')
+    return (quoted or "+" not in separator) and level_of(separator) < LEVELS
 
 
 PHONE = Phone()

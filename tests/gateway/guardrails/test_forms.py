@@ -103,15 +103,17 @@ def test_no_span_is_longer_than_the_window_expects(name: str) -> None:
 def measure(text: str) -> float:
     duties = duties_of(Obligations(redaction="block", guardrails="strict"))
     assert duties is not None
-    started = time.process_time()
+    started = time.thread_time()
     Prompts(duties, lambda: None).inspect(ChatRequest("chat", "mini", (Message("user", text),)))
-    return time.process_time() - started
+    return time.thread_time() - started
 
 
 @pytest.mark.parametrize("unit", UNITS)
 def test_four_times_the_text_takes_about_four_times_as_long(unit: str) -> None:
     short, long = (unit * (size // len(unit)) for size in (32 * KIB, 128 * KIB))
-    assert measure(long) < 10 * max(0.02, measure(short))  # a square would be sixteen
+    least = min(measure(short) for _ in range(2))
+    # A square would be sixteen times as long; a machine that is busy otherwise is asked again.
+    assert any(measure(long) < 10 * max(0.02, least) for _ in range(3))
 
 
 def test_a_hostile_mebibyte_takes_seconds_and_not_minutes() -> None:
