@@ -207,11 +207,12 @@ class Courier:
 
     async def _one_round(self) -> None:
         self._work.clear()
-        await self._keep_house()
+        house = await self._keep_house()
         # An operator may have taken files out of the quarantine.
         self.kept = await asyncio.to_thread(quarantine.survey, self._spool_dir)
         before, upto = self._clock.now(), self._spool.position
         await self.shipper.ship(self._reader, upto)
+        self._tell_house(house)
         caught_up = self._reached(self._spool.position)
         self._pending_since = None if caught_up else before
         self._account(upto)
@@ -221,22 +222,30 @@ class Courier:
         if self._dead:
             await self._recover()
 
-    async def _keep_house(self) -> None:
-        """Its failure must not keep records from being shipped: they have the default partition to go to."""
+    async def _keep_house(self) -> str | None:
+        """Why it failed; "" when it did not, None when it is not time. A failure must not keep records from being
+        shipped: they have the default partition to go to."""
         started = self._clock.monotonic_s()
         if started < self._house_due_s:
-            return
+            return None
         try:
             self.stray_rows = await self.shipper.keep_house()
         except OUTAGE as error:
-            self._house_due_s = started + HOUSE_RETRY_S
-            if not self.house:
-                log.error("partitions of the audit trail cannot be made: %s", _cause(error))
-            self.house = type(error).__name__
-            return
-        self._house_due_s, self.house = started + HOUSE_S, ""
+            return _cause(error)
+        self._house_due_s = started + HOUSE_S
         if self.stray_rows:
             log.error("%d audit records are dated for a month without a partition: a clock was wrong", self.stray_rows)
+        return ""
+
+    def _tell_house(self, failure: str | None) -> None:
+        """Once records were shipped: else Postgres is away, which says it all, and it is tried with the next round."""
+        if failure is None:
+            return
+        if failure:
+            self._house_due_s = self._clock.monotonic_s() + HOUSE_RETRY_S
+            if not self.house:
+                log.error("partitions of the audit trail cannot be made: %s", failure)
+        self.house = failure
 
     def _compare_clocks(self) -> None:
         skewed = abs(self.shipper.skew_s) > SKEW_S

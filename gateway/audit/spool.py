@@ -237,11 +237,12 @@ class Spool:
 
     def _write(self, group: list[Entry], *, durably: bool) -> None:
         records = [entry for entry in group if entry.rec]
-        self._hold_place()
         if not records:
+            self._hold_place()
             return
         if self._rotate or self._segment.changed or self._segment.size >= self._limits.segment_bytes:
             self._sync()
+            self._hold_place()
             self._open_segment()
         seq, head = self._seq, self._hash
         frames: list[bytes] = []
@@ -264,13 +265,14 @@ class Spool:
     def _sync(self) -> None:
         if self._unsynced:
             self._segment.sync()
-            self._synced()
+            self._synced(readable=not self._segment.changed)
 
-    def _synced(self) -> None:
+    def _synced(self, *, readable: bool = True) -> None:
+        """`readable`: the offsets of the segment are ours."""
         self._last_sync = time.monotonic()
         self._unsynced = []
         self._durable = (self._seq, self._hash)
-        if not self._segment.changed:
+        if readable:
             self._move()
 
     def _move(self) -> None:

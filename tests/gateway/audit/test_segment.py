@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import random
 from pathlib import Path
 from uuid import UUID
@@ -162,6 +164,29 @@ def test_behind_megabytes_of_zeros_or_of_random_bytes_the_next_record_is_found(t
     pieces = list(read_pieces(path, BOOT, 0))
     assert pieces[1] == Hole(before, before + len(junk))
     assert [piece.rec for piece in pieces if isinstance(piece, Frame)] == [b"before", b"behind"]
+
+
+def test_a_sector_that_the_disk_cannot_read_costs_the_records_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = boot_folder(tmp_path)
+    recs = [bytes([65 + number]) * 3000 for number in range(8)]
+    write_segment(folder, 1, 1, genesis("n", BOOT), recs)
+    path = segment_path(folder, 1)
+    Mark(folder).put(Position(1, path.stat().st_size, 8))
+    real = os.pread
+
+    def pread(descriptor: int, count: int, position: int) -> bytes:
+        if position < 3 * 4096 and position + count > 2 * 4096:  # the third sector
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return real(descriptor, count, position)
+
+    monkeypatch.setattr(os, "pread", pread)
+    batch = BootReader(folder).batch(None, 100)
+    starts = [HEADER_BYTES + number * (FRAME_OVERHEAD + len(b"side") + 3000) for number in range(9)]
+    hit = [number for number in range(8) if starts[number] < 3 * 4096 and starts[number + 1] > 2 * 4096]
+    assert [frame.seq for frame in batch.frames] == [number + 1 for number in range(8) if number not in hit]
+    assert [(damage.first_seq, damage.records) for damage in batch.damages] == [(hit[0] + 1, len(hit))]
 
 
 def test_no_text_a_caller_sends_can_pass_for_a_record(tmp_path: Path) -> None:
