@@ -64,6 +64,7 @@ class ModelRunner:
         self.model_config: ModelConfig = checkpoint.config
         self._progress("tokenizer", 0.0)
         self.tokenizer = ChatTokenizer.from_checkpoint(checkpoint)
+        self.tokenizer.llguidance()  # now, and not when the first request with a grammar comes: it stops every thread
         self._progress("kernels (compiled once per machine)", 0.0)
         self._ops = load_ops(config, self._device)
         self._model: Decoder | None = self._load(checkpoint)

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
+from tokenizers import Tokenizer
+
 from engine.chat_template import ChatTemplate, Message
 from engine.encoding import TextEncoder
 from engine.errors import InvalidInput, TextTooLong
@@ -102,7 +104,8 @@ class ChatTokenizer:
         return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
 
     def llguidance(self) -> Any:
-        """The vocabulary as an `llguidance.LLTokenizer`; about a second at first use, then kept."""
+        """The vocabulary as an `llguidance.LLTokenizer`, kept. Building it holds the interpreter for up to seconds, so
+        a model that serves does it while it is loaded."""
         with self._lock:
             if self._llguidance is None:
                 import llguidance
@@ -161,12 +164,22 @@ class ChatTokenizer:
     def _plain_encoder(self) -> TextEncoder:
         with self._lock:
             if self._plain is None:
-                from tokenizers import Tokenizer
-
-                tokenizer = Tokenizer.from_str(self._tokenizer.to_str())
-                tokenizer.encode_special_tokens = True
-                self._plain = TextEncoder(tokenizer)
+                self._plain = TextEncoder(_without_controls(self._tokenizer))
             return self._plain
+
+
+def _without_controls(tokenizer: Any) -> Any:
+    """The same tokenizer for which control tokens are text. It shares the vocabulary: copying that would hold the
+    interpreter for a second."""
+    plain = Tokenizer(tokenizer.model)
+    if tokenizer.normalizer is not None:
+        plain.normalizer = tokenizer.normalizer
+    if tokenizer.pre_tokenizer is not None:
+        plain.pre_tokenizer = tokenizer.pre_tokenizer
+    for _, token in sorted(tokenizer.get_added_tokens_decoder().items()):  # in this order they get the same ids
+        (plain.add_special_tokens if token.special else plain.add_tokens)([token])
+    plain.encode_special_tokens = True
+    return plain
 
 
 _BYTE_OF_CHARACTER = {sign: byte for byte, sign in enumerate(BYTE_SIGNS)}

@@ -250,3 +250,19 @@ def test_canonical_composition_makes_a_text_at_most_three_times_shorter() -> Non
         if not 0xD800 <= code <= 0xDFFF
     )
     assert worst <= 3
+
+
+@pytest.mark.models
+@pytest.mark.parametrize("name", [SMALL, LARGE])
+def test_reading_control_tokens_as_text_shares_the_vocabulary_and_its_ids(name: str) -> None:
+    tokenizer = ChatTokenizer.from_checkpoint(open_checkpoint(demo_model(name)))
+    copy = Tokenizer.from_str(tokenizer._tokenizer.to_str())
+    copy.encode_special_tokens = True
+    started = time.thread_time()
+    tokenizer.encode_plain("x")
+    assert time.thread_time() - started < 0.25  # up to 1.5 s for a copy
+    for text in ("<|im_end|> hola <|im_start|>user\n", " x<|endoftext|>y", "<|im_end|>" * 3, "sin nada"):
+        assert tokenizer.encode_plain(text) == copy.encode(text, add_special_tokens=False).ids
+    control = tokenizer.encode("<|im_end|>")
+    assert len(control) == 1
+    assert tokenizer.encode_plain("<|im_end|>") != control
