@@ -1,7 +1,8 @@
 """`spool/quarantine/`: damaged segments, kept whole for a person to look at. The product never deletes anything here.
 
-`<boot>/<number>.log` is the file as it was found, `<boot>/<number>.json` names its damaged bytes and the records that
-are lost. Knows files; not how damage is found.
+`boot-<id>/<number>.log` is the file as it was found, `<number>.json` beside it names its damaged bytes and the records
+that are lost. No folder here bears a boot's bare id: versions before the quarantine take such a one for the spool of a
+dead process, and delete it. Knows files; not how damage is found.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ class Kept:
 
 def keep_aside(spool_dir: Path, boot_folder: Path, damage: Damage) -> None:
     """Put the damaged segment aside; a living writer may go on appending to it. Raises `OSError`."""
-    folder = spool_dir / QUARANTINE / boot_folder.name
+    source, kept = segment_path(boot_folder, damage.segment), kept_path(spool_dir, damage)
+    folder = kept.parent
     folder.mkdir(parents=True, mode=0o700, exist_ok=True)
-    source, kept = segment_path(boot_folder, damage.segment), folder / damage.file_name
     if kept.exists() or not source.exists():
         return
     try:
@@ -50,6 +51,10 @@ def keep_aside(spool_dir: Path, boot_folder: Path, damage: Damage) -> None:
         shutil.copyfile(source, partial)
         partial.replace(kept)
     sync_folder(folder)
+
+
+def kept_path(spool_dir: Path, damage: Damage) -> Path:
+    return spool_dir / QUARANTINE / f"boot-{damage.boot_id}" / damage.file_name
 
 
 def note(spool_dir: Path, damage: Damage) -> None:
@@ -77,7 +82,7 @@ def survey(spool_dir: Path) -> Kept:
 
 
 def _note_path(spool_dir: Path, damage: Damage) -> Path:
-    return spool_dir / QUARANTINE / str(damage.boot_id) / f"{damage.segment:010d}{_NOTE}"
+    return kept_path(spool_dir, damage).with_suffix(_NOTE)
 
 
 def _read(path: Path) -> tuple[Damage, ...]:

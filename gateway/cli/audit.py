@@ -142,7 +142,7 @@ def verify(
                 f"  {problem.kind} at {problem.boot_id} #{problem.node_seq} {problem.event_id or ''} {problem.detail}"
             )
         for damage in kept.damages:
-            print(f"  kept in quarantine/{damage.boot_id}/{damage.file_name}: {damage}")
+            print(f"  kept in quarantine/boot-{damage.boot_id}/: {damage}")
         print(f"{sum(report.checked for report in reports)} rows in {len(reports)} chains checked", file=sys.stderr)
     if problems:
         raise typer.Exit(LOST if all(problem.kind == "lost" for problem in problems) else BROKEN)

@@ -131,7 +131,8 @@ async def test_damage_under_the_running_gateway(gateway: Start, count: Count, ha
         requests=110, clean=trail.clean + after.clean, lost_records=lost_records, named=named, verify_exit=exit_status
     )
     assert after.wrong == []
-    assert (lost_records, exit_status) == (named, 4)
+    # A batch that was read before the damage may still arrive: then nothing is lost, and nothing must be said.
+    assert (lost_records, exit_status) == (named, 4 if named else 0)
 
 
 async def test_the_folder_removed_under_the_running_gateway(gateway: Start, count: Count) -> None:

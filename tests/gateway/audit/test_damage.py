@@ -160,9 +160,9 @@ async def check(damaged: Damaged, service: AuditService, rows: Any, engine: Asyn
     kept = quarantine.survey(spool_dir)
     named = [(one.first_seq or 0, one.records) for one in kept.damages]
     assert {seq for first, count in named for seq in range(first, first + (count or 0))} == lost
-    assert (spool_dir / "quarantine" / str(damaged.boot) / "0000000001.log").read_bytes()[: len(damaged.after)] == (
-        damaged.after
-    )
+    assert (spool_dir / "quarantine" / f"boot-{damaged.boot}" / "0000000001.log").read_bytes()[
+        : len(damaged.after)
+    ] == (damaged.after)
     state = service.status()
     assert (state["quarantined_files"], state["lost_records"]) == (1, len(lost))
     assert service.healthy
@@ -277,7 +277,7 @@ async def test_a_segment_that_nobody_can_read_a_record_of_is_kept_whole(
     (folder / "0000000002.seg").write_bytes(future)
     service = await start()
     await all_shipped(service)
-    assert (spool_dir / "quarantine" / folder.name / "0000000001.log").read_bytes() == future
+    assert (spool_dir / "quarantine" / f"boot-{folder.name}" / "0000000001.log").read_bytes() == future
     assert (folder / "0000000002.seg").read_bytes() == future
     (row,) = await rows("action = 'audit.damage'")
     assert b'"records"' not in row["rec"]
@@ -299,7 +299,22 @@ async def test_verify_exits_4_and_names_the_damage(
     assert answer.exit_code == 4
     (seq,) = damaged.lost
     assert f"lost at {damaged.boot} #{seq}" in answer.stdout
-    assert f"kept in quarantine/{damaged.boot}/0000000001.log" in answer.stdout
+    assert f"kept in quarantine/boot-{damaged.boot}/" in answer.stdout
+
+
+async def test_an_older_version_does_not_take_the_quarantine_for_a_dead_processs_spool(
+    start: Any, away: AsyncEngine, spool_dir: Path
+) -> None:
+    dead = await start(into=away)
+    requests = await record(dead)
+    await dead.close()
+    harm(spool_dir, requests, flip)
+    await all_shipped(await start())
+    assert quarantine.survey(spool_dir).files == 1
+    # Such a version looks for folders two levels down whose name is a boot's id.
+    for folder in {quarantine.kept_path(spool_dir, one).parent for one in quarantine.survey(spool_dir).damages}:
+        with pytest.raises(ValueError, match="badly formed"):
+            UUID(folder.name)
 
 
 def test_frames_are_read_as_the_table_assumes(tmp_path: Path) -> None:
