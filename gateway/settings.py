@@ -193,7 +193,12 @@ class LimitSettings(Section):
 
 
 class GuardrailSettings(Section):
-    timeout_ms: int = Field(1000, gt=0, description="for one text; what happens then is the policy's `guardrails`")
+    timeout_ms: int = Field(
+        1000,
+        gt=0,
+        description="processor time for one text; the wait for it may be ten times as long; what happens then is the "
+        "policy's `guardrails`",
+    )
     workers: int = Field(
         2,
         ge=1,

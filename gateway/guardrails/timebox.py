@@ -1,12 +1,14 @@
 """Inspection beside the event loop and within a time: a thread that gives up by itself, a caller that stops waiting.
 
-Knows no text; tells only whether the work was done.
+The time is the processor time of the thread that works, so that a busy machine refuses nobody whose text is short;
+a much longer wait bounds what a caller stands for. Knows no text; tells only whether the work was done.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +17,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 Between = Callable[[], None]
 """Called by the work between two slices, so that it can be stopped there; raises `OutOfTime`."""
+PATIENCE = 10
+"""The wait for the work, in queue and under way, as a multiple of its processor time."""
 LONG = 65_536
 """Characters from which a text has threads of its own: whoever sends many long ones keeps only each other waiting."""
 _log = logging.getLogger("esclusa.guardrails")
@@ -29,10 +33,11 @@ class NotInspected(Exception):
 
 
 class Timebox:
-    """One for all requests. What waits for a free thread spends its own time."""
+    """One for all requests. `timeout_s` is processor time; the wait for it, in queue and under way, is `wait_s`."""
 
-    def __init__(self, *, timeout_s: float, workers: int) -> None:
+    def __init__(self, *, timeout_s: float, workers: int, wait_s: float | None = None) -> None:
         self._timeout_s = timeout_s
+        self._wait_s = timeout_s * PATIENCE if wait_s is None else wait_s
         self._short = ThreadPoolExecutor(workers, thread_name_prefix="esclusa-guard")
         self._long = ThreadPoolExecutor(workers, thread_name_prefix="esclusa-guard-long")
 
@@ -41,20 +46,18 @@ class Timebox:
             executor.shutdown(wait=False, cancel_futures=True)
 
     async def run(self, work: Callable[[Between], T], *, size: int = 0) -> T:
-        """Raises `NotInspected`. The work stops at its next slice once the time is over or nobody waits any more.
+        """Raises `NotInspected`. The work stops at its next slice once its time is over or nobody waits any more.
 
         `size`: characters of the text.
         """
-        ends = time.monotonic() + self._timeout_s
-
-        def between() -> None:
-            if time.monotonic() > ends:
-                raise OutOfTime
-
+        abandoned = threading.Event()
         executor = self._short if size < LONG else self._long
-        future = asyncio.get_running_loop().run_in_executor(executor, work, between)
+        future = asyncio.get_running_loop().run_in_executor(executor, self._within_time, work, abandoned)
         future.add_done_callback(_retrieved)
-        await asyncio.wait({future}, timeout=self._timeout_s)
+        try:
+            await asyncio.wait({future}, timeout=self._wait_s)
+        finally:
+            abandoned.set()
         if not future.done():
             raise NotInspected("took too long")
         error = future.exception()
@@ -63,6 +66,17 @@ class Timebox:
         if isinstance(error, OutOfTime):
             raise NotInspected("took too long")
         raise failed(error)
+
+    def _within_time(self, work: Callable[[Between], T], abandoned: threading.Event) -> T:
+        """In the thread."""
+        started = time.thread_time()
+
+        def between() -> None:
+            if abandoned.is_set() or time.thread_time() - started > self._timeout_s:
+                raise OutOfTime
+
+        between()
+        return work(between)
 
     def at_once(self, work: Callable[[Between], T]) -> T:
         """For texts of a few hundred characters, which cost less than a thread. Raises `NotInspected`."""
