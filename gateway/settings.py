@@ -221,7 +221,9 @@ class AuditSettings(Section):
     content_key_file: Path | None = None
     """The same from a file that only the gateway may read."""
     content_retention_days: int = Field(30, ge=1, le=3650)
-    seal_s: float = 60.0
+    seal_s: float = Field(
+        60.0, ge=1, le=86_400, description="how often a record and a log line name the head of the hash chain"
+    )
     unknown_per_minute: int = Field(600, ge=1, description="401s of one source recorded singly; the rest are counted")
 
 

@@ -45,7 +45,7 @@ class EventQuery(BaseModel):
     deny_code: Label | None = None
     outcome: Label | None = None
     status: int | None = Field(None, ge=100, le=599)
-    phase: Literal["intent", "completion", "denied", "aggregated", "admin", "access"] | None = None
+    phase: Literal["intent", "completion", "denied", "aggregated", "admin", "access", "system"] | None = None
     action: Label | None = None
     policy_version: int | None = Field(None, ge=0, le=2**31 - 1)
     request_id: UUID | None = None

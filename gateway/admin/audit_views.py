@@ -17,7 +17,7 @@ class EventView(BaseModel):
     ts: datetime
     event_id: UUID
     request_id: UUID
-    phase: Literal["intent", "completion", "denied", "aggregated", "admin", "access"]
+    phase: Literal["intent", "completion", "denied", "aggregated", "admin", "access", "system"]
     node_id: str
     ingested_at: datetime
     tenant: str

@@ -129,6 +129,9 @@ class Courier:
         """Processes of this spool that are known to have ended: their locks are ours."""
         return tuple(self._dead)
 
+    def dead_folders(self) -> tuple[Path, ...]:
+        return tuple(boot.folder for boot in self._dead.values())
+
     def dead_bytes(self) -> int:
         return sum(bytes_on_disk(boot.folder) for boot in self._dead.values())
 

@@ -17,6 +17,7 @@ from gateway.audit.columns import encode_side
 from gateway.audit.event import SCHEMA_VERSION, Origin, Record, filled, finish
 from gateway.audit.personal import commitments
 from gateway.audit.segment import SUFFIX
+from gateway.audit.system_event import with_mac
 from gateway.flow.values import ANONYMOUS, Outcome
 
 ACTION = "audit.damage"
@@ -100,7 +101,7 @@ def damage_record(origin: Origin, event_id: UUID, now: datetime, damage: Damage)
             }
         ),
     }
-    return finish(event_id, document, encode_side({}, salt))
+    return finish(event_id, with_mac(origin.key, document), encode_side({}, salt))
 
 
 def damage_of(document: Mapping[str, Any]) -> Damage:

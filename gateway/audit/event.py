@@ -23,7 +23,7 @@ from gateway.flow.values import Principal
 SCHEMA_VERSION = 2
 """1: targets, reasons and differences of `admin` records were hashed in the clear."""
 
-Phase = Literal["intent", "completion", "denied", "aggregated", "admin", "access"]
+Phase = Literal["intent", "completion", "denied", "aggregated", "admin", "access", "system"]
 
 
 @dataclass(frozen=True, slots=True)

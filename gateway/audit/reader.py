@@ -20,6 +20,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.audit.canonical import parse_json
 from gateway.audit.courier import Lag
 from gateway.audit.cursor import Place, decode_cursor, encode_cursor
+from gateway.audit.system_event import PHASE
 from gateway.audit.tables import audit_event, plain
 from gateway.errors import Unavailable
 from gateway.flow.values import Effect, PastDecision, Principal
@@ -224,6 +225,8 @@ def _conditions(wanted: EventFilter) -> list[sa.ColumnElement[bool]]:
         value = getattr(wanted, name)
         if value is not None:
             conditions.append(column == value)
+    if wanted.phase is None:
+        conditions.append(audit_event.c.phase != PHASE)  # the trail about itself: only for who asks for it
     if wanted.model is not None:
         conditions.append(
             sa.or_(audit_event.c.model_requested == wanted.model, audit_event.c.model_served == wanted.model)

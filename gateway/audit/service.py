@@ -29,6 +29,7 @@ from gateway.audit.flood import Bulk, FloodGate
 from gateway.audit.group import SpoolClosed, SpoolLimits
 from gateway.audit.notices import admin_record, bulk_record, interrupted_record
 from gateway.audit.request_event import request_caller, request_record
+from gateway.audit.runs import Run
 from gateway.audit.segment import DiskFile, SegmentFile
 from gateway.audit.spool import Spool
 from gateway.audit.tally import Tally
@@ -115,7 +116,10 @@ class AuditService:
         )
         self._courier.take_over()
         self._spool.start(self._courier.dead_bytes())
+        self._run = Run(self._engine, self._origin, self._spool, self._spool_dir, self._clock, self._ids)
+        await self._run.begin(self._courier.dead_folders())
         self._tasks = [
+            asyncio.create_task(self._run.keep_sealing(self._settings.seal_s), name="audit-seals"),
             asyncio.create_task(self._courier.run(), name="audit-courier"),
             asyncio.create_task(self._watch(), name="audit-watch"),
         ]
@@ -136,7 +140,7 @@ class AuditService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if await self._courier.finish(FINISH_S) and not self._open:
+        if await self._courier.finish(FINISH_S) and not self._open and self._run.end():
             self._boot.remove()
         self._courier.release()
         self._boot.release()
@@ -248,6 +252,7 @@ class AuditService:
             "mode": self._settings.mode,
             "spool_bytes": self._spool.used_bytes,
             "spool_quota_bytes": self._settings.spool_quota_bytes,
+            "sealed_seq": self._run.sealed_seq,
             "open_requests": len(self._open),
             "ingest_lag_s": round(lag.seconds, 3),
             "postgres": self._courier.outage or "ok",

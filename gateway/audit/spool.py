@@ -112,6 +112,11 @@ class Spool:
             log.error("the audit disk hangs; %d records were not written", len(self._queue) + len(self._inflight))
 
     @property
+    def head(self) -> tuple[int, bytes]:
+        """Number and hash of the last durable record."""
+        return self._durable
+
+    @property
     def segment_bytes(self) -> int:
         return self._limits.segment_bytes
 

@@ -1,14 +1,16 @@
-"""Walk the hash chains in Postgres and name what does not fit. Pure over frames; one query feeds it.
+"""Walk the hash chains in Postgres and name what does not fit.
 
 What a damaged spool lost is told apart (`lost`): the trail itself holds a record of it.
 What it can see: a changed, removed, inserted, reordered or renumbered row, a column that differs from its record, a
-personal value that is not the one committed to. What it cannot: rows cut off the end of a chain, unless a later record
-or an outside copy tells of them.
+personal value that is not the one committed to; and of whole chains what later runs, other replicas and heads kept
+outside say: a deleted run, a tail cut off, a chain rewritten, rows appended to a run that was over. What it cannot: the
+same done to the newest run of all, after its process has ended and before another one has named it.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -17,26 +19,16 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.audit.canonical import CommitmentKey, chain_hash, genesis, parse_json
-from gateway.audit.columns import DERIVED, derive
-from gateway.audit.committed import differing
-from gateway.audit.damage import ACTION, Damage, covers, damage_of
+from gateway.audit.canonical import CommitmentKey, genesis, parse_json
+from gateway.audit.chain_walker import ChainWalker, Problem
+from gateway.audit.columns import DERIVED
+from gateway.audit.damage import ACTION, Damage, damage_of
+from gateway.audit.evidence import Evidence, gather
+from gateway.audit.heads import Head
+from gateway.audit.system_event import PHASE, is_authentic
 from gateway.audit.tables import audit_event, audit_quarantine, plain
 
 BATCH = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """One thing that does not fit. `kind`: missing, lost, duplicate, broken_link, hash_mismatch, unreadable,
-    column_mismatch or personal_mismatch; `detail` never holds a value of the record."""
-
-    kind: str
-    boot_id: UUID
-    node_id: str
-    node_seq: int
-    event_id: UUID | None = None
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,64 +41,8 @@ class ChainReport:
     last_seq: int
     checked: int
     problems: tuple[Problem, ...]
-
-
-@dataclass(slots=True)
-class ChainWalker:
-    """Takes the rows of one boot in order of `node_seq`; gives the problems of each."""
-
-    node_id: str
-    boot_id: UUID
-    key: CommitmentKey | None
-    next_seq: int
-    prev_hash: bytes | None
-    """None: the walk starts in the middle and trusts the first row's link."""
-    damages: tuple[Damage, ...] = ()
-    """What the trail says was lost of this boot."""
-    checked: int = 0
-
-    def step(self, row: Mapping[str, Any]) -> Iterator[Problem]:
-        seq = row["node_seq"]
-        self.checked += 1
-        if seq < self.next_seq:
-            yield self._problem("duplicate", row, "this number was taken by an earlier row")
-            return
-        if seq > self.next_seq:
-            kind = "lost" if covers(self.damages, self.next_seq, seq - 1) else "missing"
-            yield Problem(
-                kind, self.boot_id, self.node_id, self.next_seq, detail=f"{seq - self.next_seq} rows up to {seq}"
-            )
-        elif self.prev_hash is not None and row["prev_hash"] != self.prev_hash:
-            yield self._problem("broken_link", row, "prev_hash is not the hash of the row before")
-        if row["hash"] != chain_hash(row["prev_hash"], seq, row["rec"]):
-            yield self._problem("hash_mismatch", row, "the record is not what was hashed")
-        else:
-            yield from self._compare(row)
-        self.next_seq, self.prev_hash = seq + 1, row["hash"]
-
-    def end(self) -> Iterator[Problem]:
-        """What was lost behind the last row."""
-        for damage in self.damages:
-            if damage.records != 0 and (damage.first_seq is None or damage.first_seq >= self.next_seq):
-                yield Problem("lost", self.boot_id, self.node_id, damage.first_seq or self.next_seq, detail=str(damage))
-
-    def _compare(self, row: Mapping[str, Any]) -> Iterator[Problem]:
-        if "event_id" not in row:
-            return
-        try:
-            document = parse_json(row["rec"])
-            expected = dict(zip(DERIVED, derive(document), strict=True))
-        except (KeyError, TypeError, ValueError) as error:
-            yield self._problem("unreadable", row, type(error).__name__)
-            return
-        changed = [name for name, value in expected.items() if row[name] != value]
-        if changed:
-            yield self._problem("column_mismatch", row, ", ".join(changed))
-        for names in differing(document, row, self.key):
-            yield self._problem("personal_mismatch", row, names)
-
-    def _problem(self, kind: str, row: Mapping[str, Any], detail: str) -> Problem:
-        return Problem(kind, self.boot_id, self.node_id, row["node_seq"], row.get("event_id"), detail)
+    head: str
+    """Hash of the last row, hexadecimal: to be kept where whoever writes to the database cannot."""
 
 
 async def verify(
@@ -115,20 +51,25 @@ async def verify(
     key: CommitmentKey | None = None,
     start: datetime | None = None,
     end: datetime | None = None,
+    kept: Sequence[Head] = (),
+    waiting: Mapping[UUID, int] | None = None,
     max_problems: int = 100,
 ) -> AsyncIterator[ChainReport]:
     """A report for each boot with rows in [start, end); all of time by default. Needs read rights only.
 
-    Without `key` personal values are not compared with their commitments. With `start`, a chain is taken up in the
-    middle; without it, it must begin at number 1.
+    Without `key` personal values are not compared with their commitments, and records of the trail about itself are
+    believed. With `start`, a chain is taken up in the middle; without it, it must begin at number 1. What other runs
+    and `kept` heads say is held against all of time only. `waiting`: numbers of chains that still lie in a spool.
     """
     async with engine.connect() as connection:
         await connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
-        damages = await _damages(connection)
+        whole_trail = start is None and end is None
+        damages = await _damages(connection, key)
+        evidence = gather(await _system(connection), key, kept) if whole_trail else Evidence()
         chains = await _chains(connection, start, end)
-        if start is None and end is None:
+        if whole_trail:
             known = {boot_id for _, boot_id, _, _ in chains}
-            chains += [("-", boot_id, 1, 0) for boot_id in damages if boot_id not in known]
+            chains += [("-", boot_id, 1, 0) for boot_id in sorted({*damages, *evidence.boots()} - known)]
         for node_id, boot_id, low, high in chains:
             whole = start is None or low == 1
             walker = ChainWalker(
@@ -138,6 +79,10 @@ async def verify(
                 next_seq=1 if whole else low,
                 prev_hash=genesis(node_id, boot_id) if whole else None,
                 damages=tuple(damages.get(boot_id, ())),
+                named=evidence.named.get(boot_id, ()),
+                ended=evidence.ended.get(boot_id),
+                removed=evidence.removed.get(boot_id, ()),
+                waiting=(waiting or {}).get(boot_id, 0),
             )
             problems: list[Problem] = []
             async for row in _rows(connection, boot_id, low, high):
@@ -146,17 +91,31 @@ async def verify(
                         problems.append(problem)
             if end is None:
                 problems += walker.end()
-            yield ChainReport(node_id, boot_id, low, high, walker.checked, tuple(problems))
+            if walker.checked or problems:
+                head = walker.prev_hash.hex() if walker.checked and walker.prev_hash is not None else ""
+                yield ChainReport(node_id, boot_id, low, high, walker.checked, tuple(problems), head)
 
 
-async def _damages(connection: AsyncConnection) -> dict[UUID, list[Damage]]:
+async def _system(connection: AsyncConnection) -> list[Mapping[str, Any]]:
+    found = await connection.execute(sa.select(audit_event.c.rec).where(audit_event.c.phase == PHASE))
+    documents: list[Mapping[str, Any]] = []
+    for (rec,) in found:
+        with contextlib.suppress(ValueError):  # it tells nothing then; the walk names it
+            documents.append(parse_json(rec))
+    return documents
+
+
+async def _damages(connection: AsyncConnection, key: CommitmentKey | None) -> dict[UUID, list[Damage]]:
     event = audit_event.c
     found = await connection.execute(
         sa.select(event.rec).where(event.phase == "admin", event.action == ACTION).order_by(event.ts)
     )
     damages: dict[UUID, list[Damage]] = {}
     for (rec,) in found:
-        damage = damage_of(parse_json(rec))
+        document = parse_json(rec)
+        if key is not None and not is_authentic(key, document):
+            continue
+        damage = damage_of(document)
         if damage not in damages.setdefault(damage.boot_id, []):
             damages[damage.boot_id].append(damage)
     return damages

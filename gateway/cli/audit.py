@@ -57,7 +57,8 @@ def tail(
     def matches(row: Mapping[str, Any]) -> bool:
         asked = (("subject", subject), ("decision", decision))
         named = model is None or model in (row["model_requested"], row["model_served"])
-        return named and all(value is None or row[name] == value for name, value in asked)
+        shown = row["phase"] != "system"
+        return shown and named and all(value is None or row[name] == value for name, value in asked)
 
     async def work(reader: AuditReader, _engine: AsyncEngine, spool: Path) -> None:
         seen: set[UUID] = set()
@@ -107,16 +108,20 @@ def show(
 def verify(
     start: datetime | None = typer.Option(None, "--from", help="Take chains up at this time (UTC)."),
     end: datetime | None = typer.Option(None, "--to", help="Up to this time (UTC)."),
+    against: Path | None = typer.Option(None, "--against", help="What `verify --json` printed earlier."),
     config: Path | None = CONFIG,
     as_json: bool = JSON,
 ) -> None:
-    """Walk the hash chains. Exit 3 at any row that was changed, removed, inserted or renumbered; 4 when the only rows
-    that are missing were lost with a damaged spool, as the trail itself says.
+    """Walk the hash chains. Exit 3 at any row that was changed, removed, inserted or renumbered, and at any run of the
+    gateway that was deleted, cut or rewritten; 4 when the only rows that are missing were lost with a damaged spool, as
+    the trail itself says.
 
-    Rows cut off the end of a chain cannot be seen from inside the database.
+    Prints the head of each chain. Keep them where nobody who writes to the database can change them, and give them to
+    --against later: what was done to the newest run after its process had ended is found by that alone.
 
-    Example: esclusa audit verify --from 2026-11-01
+    Example: esclusa audit verify --json > heads.json; esclusa audit verify --against heads.json
     """
+    from gateway.audit.heads import parse_kept
     from gateway.audit.quarantine import Kept, survey
     from gateway.audit.verify import ChainReport
     from gateway.audit.verify import verify as walk
@@ -125,9 +130,15 @@ def verify(
         key = _commitment_key(config, spool)
         if key is None:
             print("personal values are not compared: the commitment key is not here", file=sys.stderr)
-        reports = [report async for report in walk(engine, key=key, start=_utc(start), end=_utc(end))]
-        return reports, survey(spool)
+        waiting: dict[UUID, int] = {}
+        for row in _spooled(spool):
+            waiting[row["boot_id"]] = max(row["node_seq"], waiting.get(row["boot_id"], 0))
+        chains = walk(engine, key=key, start=_utc(start), end=_utc(end), kept=kept_heads, waiting=waiting)
+        return [report async for report in chains], survey(spool)
 
+    if against is not None and (start is not None or end is not None):
+        raise typer.BadParameter("a kept head is held against the whole trail: leave --from and --to out")
+    kept_heads = () if against is None else parse_kept(_read(against), source=str(against))
     reports, kept = _with_trail(config, work)
     problems = [problem for report in reports for problem in report.problems]
     if as_json:
@@ -136,7 +147,7 @@ def verify(
     else:
         for report in reports:
             state = "ok" if not report.problems else f"{len(report.problems)} problems"
-            print(f"{report.node_id} {report.boot_id} {report.first_seq}-{report.last_seq} {state}")
+            print(f"{report.node_id} {report.boot_id} {report.first_seq}-{report.last_seq} {state} {report.head}")
         for problem in problems:
             print(
                 f"  {problem.kind} at {problem.boot_id} #{problem.node_seq} {problem.event_id or ''} {problem.detail}"
@@ -187,6 +198,17 @@ def _settings(config: Path | None) -> Settings:
     from gateway.settings import load_settings
 
     return load_settings(config)
+
+
+def _read(path: Path) -> str:
+    from gateway.errors import ConfigError
+
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            "the file cannot be read", file=str(path), hint="give what `verify --json` printed"
+        ) from error
 
 
 def _commitment_key(config: Path | None, spool: Path) -> Any:

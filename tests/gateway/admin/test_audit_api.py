@@ -227,7 +227,7 @@ async def test_one_event_shows_its_record_and_its_place_in_the_chain(audit: Audi
     assert event["record"]["decision"]["route_reason"] == "short question"
     assert event["personal"]["display"] == "Ana Muñoz"
     assert len(bytes.fromhex(event["hash"])) == 32
-    assert event["node_seq"] == 2
+    assert event["node_seq"] == 3
 
 
 async def test_an_event_that_does_not_exist_is_404(get: Get) -> None:

@@ -44,13 +44,14 @@ async def start(engine: AsyncEngine, spool_dir: Path) -> AsyncIterator[Start]:
         open_file: Any = None,
         sealer: ContentSealer | None = None,
         clock: Clock | None = None,
+        spool: str | None = None,
         **settings: Any,
     ) -> AuditService:
         more = {} if open_file is None else {"open_file": open_file}
         service = AuditService(
             into or engine,
             settings=AuditSettings(**settings),
-            spool_dir=spool_dir,
+            spool_dir=spool_dir if spool is None else spool_dir.parent / spool,
             clock=clock or SystemClock(),
             ids=SystemIds(),
             node_id=node_id,
@@ -74,7 +75,9 @@ async def service(start: Start) -> AuditService:
 
 @pytest.fixture
 def rows(engine: AsyncEngine) -> Rows:
-    async def fetch(where: str = "true", **params: Any) -> list[Any]:
+    """Rows of the table in the order of their chains; without a condition, those about requests and people."""
+
+    async def fetch(where: str = "phase <> 'system'", **params: Any) -> list[Any]:
         async with engine.connect() as connection:
             found = await connection.execute(
                 text(f"SELECT * FROM audit_event WHERE {where} ORDER BY boot_id, node_seq"), params

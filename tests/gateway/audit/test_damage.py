@@ -152,7 +152,7 @@ async def check(damaged: Damaged, service: AuditService, rows: Any, engine: Asyn
     # Each request has one completion: its own, or one that says that its own may be lost. Never `interrupted`.
     for place, request in enumerate(damaged.requests):
         found = await rows("request_id = :id", id=request)
-        intent, completion = 2 * place + 1 not in lost, 2 * place + 2 not in lost
+        intent, completion = 2 * place + 2 not in lost, 2 * place + 3 not in lost  # 1 is the start of the run
         wanted = ([("intent", None)] if intent else []) + ([("completion", "ok")] if completion else [])
         wanted += [("completion", "record_lost")] if intent and not completion else []
         assert sorted((row["phase"], row["outcome"] or "") for row in found) == sorted((p, o or "") for p, o in wanted)

@@ -88,7 +88,7 @@ async def test_requests_go_on_while_postgres_is_stopped_and_all_records_arrive_o
     assert (await service.settle(0.2)).seconds > 0
     own_postgres.start(port=port)
     await settled(service)
-    assert await count(own_engine) == (50, 50)
+    assert await count(own_engine) == (51, 51)
 
 
 async def test_requests_do_not_feel_a_frozen_postgres(
@@ -109,7 +109,7 @@ async def test_requests_do_not_feel_a_frozen_postgres(
         for pid in (own_postgres.pid, *backends):
             os.kill(pid, signal.SIGCONT)
     await settled(service, 30)
-    assert await count(own_engine) == (70, 70)
+    assert await count(own_engine) == (71, 71)
 
 
 async def _backends(engine: AsyncEngine) -> list[int]:
@@ -164,7 +164,7 @@ async def test_a_row_that_postgres_refuses_is_quarantined_and_the_rest_arrives(
     await settled(service)
     async with engine.connect() as connection:
         apart = (await connection.execute(text("SELECT node_seq, error, side FROM audit_quarantine ORDER BY 1"))).all()
-    assert [row.node_seq for row in apart] == [15, 16, 47, 48]
+    assert [row.node_seq for row in apart] == [16, 17, 48, 49]
     assert "CheckViolation" in apart[0].error
     assert b"veneno" in apart[0].side
     assert len(await rows()) == 76
@@ -189,6 +189,6 @@ async def test_a_schema_that_is_not_migrated_yet_only_delays(start: Any, empty_d
     await service.settle(0.5)
     await upgrade(empty_database_url)
     await settled(service)
-    assert await count(engine) == (8, 8)
+    assert await count(engine) == (9, 9)
     await service.close()
     await engine.dispose()

@@ -39,7 +39,7 @@ def tamper(trail: AuditService, engine: AsyncEngine) -> Tamper:
 
 async def test_an_untouched_trail_has_no_problem(trail: AuditService, engine: AsyncEngine) -> None:
     (report,) = [report async for report in verify(engine, key=trail.commitment_key)]
-    assert (report.first_seq, report.last_seq, report.checked, report.problems) == (1, 10, 10, ())
+    assert (report.first_seq, report.last_seq, report.checked, report.problems) == (1, 11, 11, ())
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ async def test_an_inserted_row_is_found(tamper: Tamper) -> None:
     assert {problem.kind for problem in problems} >= {"duplicate"}
 
 
-async def test_a_chain_cut_at_its_end_is_not_seen_without_an_outside_copy(tamper: Tamper) -> None:
-    assert await tamper("DELETE FROM audit_event WHERE node_seq = 10") == []
+async def test_the_newest_chain_cut_at_its_end_is_not_seen_without_a_seal_or_an_outside_copy(tamper: Tamper) -> None:
+    assert await tamper("DELETE FROM audit_event WHERE node_seq = 11") == []
 
 
 async def test_erasure_keeps_the_chain_whole(tamper: Tamper) -> None:

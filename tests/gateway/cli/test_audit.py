@@ -123,7 +123,7 @@ def test_show_of_an_unknown_id_exits_1(run: Run) -> None:
 def test_verify_of_a_whole_trail_exits_0(run: Run, spool: Path, database_url: str) -> None:
     write(database_url, spool)
     report = json.loads(run("audit", "verify", "--json").stdout)
-    assert (report["ok"], report["rows"]) == (True, 4)
+    assert (report["ok"], report["rows"]) == (True, 5)
 
 
 def test_verify_of_a_changed_trail_exits_3_and_names_the_row(run: Run, spool: Path, database_url: str) -> None:
@@ -132,7 +132,32 @@ def test_verify_of_a_changed_trail_exits_3_and_names_the_row(run: Run, spool: Pa
     answer = run("audit", "verify")
     assert answer.exit_code == 3
     assert "column_mismatch" in answer.stdout
-    assert "#3" in answer.stdout
+    assert "#4" in answer.stdout
+
+
+def test_verify_finds_against_heads_kept_outside_what_was_done_to_the_newest_run(
+    run: Run, spool: Path, database_url: str, tmp_path: Path
+) -> None:
+    write(database_url, spool)
+    kept = tmp_path / "heads.json"
+    kept.write_text(run("audit", "verify", "--json").stdout)
+    assert json.loads(kept.read_text())["chains"][0]["head"] in run("audit", "verify").stdout
+    assert run("audit", "verify", "--against", str(kept)).exit_code == 0
+    execute(database_url, "DELETE FROM audit_event WHERE node_seq = 5")
+    assert run("audit", "verify").exit_code == 0
+    found = run("audit", "verify", "--against", str(kept))
+    assert (found.exit_code, "cut_tail" in found.stdout) == (3, True)
+    assert run("audit", "verify", "--against", str(kept), "--from", "2026-01-01").exit_code == 2
+
+
+def test_verify_misses_a_run_that_was_deleted(run: Run, spool: Path, database_url: str) -> None:
+    write(database_url, spool)
+    first = json.loads(run("audit", "verify", "--json").stdout)["chains"][0]["boot_id"]
+    write(database_url, spool)
+    assert run("audit", "verify").exit_code == 0
+    execute(database_url, f"DELETE FROM audit_event WHERE boot_id = '{first}'")
+    found = run("audit", "verify")
+    assert (found.exit_code, f"missing_run at {first}" in found.stdout) == (3, True)
 
 
 def test_verify_reads_personal_values_with_the_key_of_the_spool(run: Run, spool: Path, database_url: str) -> None:

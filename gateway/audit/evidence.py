@@ -1,0 +1,75 @@
+"""What the trail tells of itself, gathered before its chains are walked: heads that runs have named of each other, ends
+of runs, and what retention removed. Only what is authentic counts; what is not is a problem of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+
+from gateway.audit.canonical import CommitmentKey
+from gateway.audit.heads import Head, head_of_data, newest
+from gateway.audit.system_event import RETAIN, SEAL, START, is_authentic
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """Numbers [first, last] of a chain that retention removed; `hash` is that of `last`."""
+
+    boot_id: UUID
+    first: int
+    last: int
+    hash: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """`named`: heads that must be there, by chain. `ended`: the last record of chains that are over."""
+
+    named: Mapping[UUID, tuple[Head, ...]] = field(default_factory=dict)
+    ended: Mapping[UUID, Head] = field(default_factory=dict)
+    removed: Mapping[UUID, tuple[Removed, ...]] = field(default_factory=dict)
+
+    def boots(self) -> set[UUID]:
+        return {*self.named, *self.ended}
+
+
+def removed_of(facts: Mapping[str, Any]) -> list[Removed]:
+    """Raises `KeyError`, `TypeError` or `ValueError`."""
+    return [
+        Removed(UUID(chain["boot"]), int(first), int(last), bytes.fromhex(hashed))
+        for chain in facts["chains"]
+        for first, last, hashed in chain["ranges"]
+    ]
+
+
+def gather(documents: Iterable[Mapping[str, Any]], key: CommitmentKey | None, kept: Sequence[Head]) -> Evidence:
+    """`kept` are heads from outside. Documents that cannot be read or are not authentic tell nothing."""
+    named, ended, removed = list[Head](), list[Head](), list[Removed]()
+    for document in documents:
+        if key is not None and not is_authentic(key, document):
+            continue
+        try:
+            action, facts = document["what"]["action"], document["system"]
+            if action == START:
+                ended += map(head_of_data, facts["previous"])
+                named += map(head_of_data, facts["known"] or ())
+            elif action == SEAL:
+                named += map(head_of_data, facts["heads"])
+            elif action == RETAIN:
+                removed += removed_of(facts)
+        except (KeyError, TypeError, ValueError):
+            continue
+    gone: dict[UUID, tuple[Removed, ...]] = {}
+    for one in sorted(removed, key=lambda range_: (range_.boot_id, range_.first, range_.last)):
+        if one not in gone.get(one.boot_id, ()):
+            gone[one.boot_id] = (*gone.get(one.boot_id, ()), one)
+    # Of what the trail itself names, the furthest head of a chain fixes all of it; of what was kept, each is answered.
+    chains = newest([*named, *ended])
+    expected = {boot_id: (head,) for boot_id, head in chains.items()}
+    for head in kept:
+        if head not in expected.get(head.boot_id, ()):
+            expected[head.boot_id] = (*expected.get(head.boot_id, ()), head)
+    return Evidence(expected, newest(ended), gone)
