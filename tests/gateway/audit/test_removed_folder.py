@@ -22,7 +22,8 @@ from tests.fakes.exchanges import admitted, finished
 
 
 def remove_spool(spool: Path) -> None:
-    shutil.rmtree(spool)
+    while spool.exists():  # the writer may make a segment while the folder is being emptied
+        shutil.rmtree(spool, ignore_errors=True)
 
 
 def remove_boot(spool: Path) -> None:
