@@ -129,3 +129,19 @@ def test_a_budget_refuses_a_price_in_another_currency_instead_of_miscounting_it(
     assert (refusal.status_code, refusal.json()["error"]["code"]) == (429, "budget_exceeded")
     assert "counts EUR, and this model is priced in USD" in refusal.json()["error"]["message"]
     assert ask(stage, who, "free").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"{", 400),
+        (b'{"model": "mini", "messages": [' + b"[]," * 200_000 + b"[]]}", 400),
+        (b'{"model": "nowhere", "messages": [{"role": "user", "content": "Hola"}]}', 404),
+    ],
+    ids=["no JSON", "too many values", "no such model"],
+)
+def test_a_flood_of_refused_bodies_ends_in_429(stage: Stage, body: bytes, status: int) -> None:
+    who = {**stage.headers("by-user", sub=f"u-flood-{len(body)}"), "content-type": "application/json"}
+    found = [httpx2.post(stage.url + PATH, content=body, headers=who, timeout=30).status_code for _ in range(6)]
+    assert found[:2] == [status, status]
+    assert found[-2:] == [429, 429]  # not even read any more, once the window was seen full
