@@ -1,5 +1,8 @@
 """Requests whose grammar is being compiled: outside the step loop, with a time limit, and told whatever happens.
 
+The limit is CPU time of the compiling thread, so that a busy machine refuses nobody; a wall time far above it bounds
+the wait.
+
 Every submission given to `add` either reaches `submit` or gets its last delivery through `tell`: refused, timed out,
 ended by its caller, or cut off by `close`. Knows no streams and no scheduler.
 """
@@ -8,6 +11,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -15,10 +20,12 @@ from functools import partial
 
 from engine.core import Delivery, Submission
 from engine.errors import EngineError, EngineFault, EngineUnavailable, InvalidGrammar
-from engine.grammar import GrammarCompiler
+from engine.grammar import GrammarCompiler, GrammarMatcher
 from engine.requests import EngineSignals, EngineUsage, FinishReason, GenerationEvent, Grammar
 
 log = logging.getLogger(__name__)
+_MOST_WALL = 12
+"""Times the limit, in wall time."""
 Deliver = Callable[[list[Delivery]], None]
 
 
@@ -57,8 +64,7 @@ class CompilingRequests:
 
     async def _compile(self, submission: Submission, grammar: Grammar, compiler: GrammarCompiler) -> None:
         try:
-            compiling = asyncio.get_running_loop().run_in_executor(self._executor, compiler.compile, grammar)
-            matcher = await asyncio.wait_for(compiling, self._timeout_s)
+            matcher = await self._within_time(partial(compiler.compile, grammar))
             if self._running.get(submission.request.request_id, (None, None))[0] is submission:
                 self._submit(replace(submission, grammar=matcher))
         except TimeoutError:
@@ -66,6 +72,18 @@ class CompilingRequests:
             self._tell([_refused(submission, InvalidGrammar(f"grammar.{grammar.type}", "grammar", limit))])
         except EngineError as error:
             self._tell([_refused(submission, error)])
+
+    async def _within_time(self, work: Callable[[], GrammarMatcher]) -> GrammarMatcher:
+        """Raises `TimeoutError` once the work has taken its CPU time; waiting for a thread to do it costs none."""
+        clock, started = WorkClock(), time.monotonic()
+        future = asyncio.get_running_loop().run_in_executor(self._executor, clock.measured, work)
+        while True:
+            done, _ = await asyncio.wait({future}, timeout=self._timeout_s / 20)
+            if done:
+                return future.result()
+            if clock.spent_s() > self._timeout_s or time.monotonic() - started > _MOST_WALL * self._timeout_s:
+                future.cancel()
+                raise TimeoutError
 
     def _done(self, submission: Submission, task: asyncio.Task[None]) -> None:
         request_id = submission.request.request_id
@@ -75,6 +93,32 @@ class CompilingRequests:
         if error is not None:
             log.error("compiling a grammar failed", exc_info=error, extra={"request_id": request_id})
             self._tell([_refused(submission, EngineFault("a fault while the grammar was compiled"))])
+
+
+class WorkClock:
+    """CPU time of one piece of work in another thread, where the system tells it; else its wall time."""
+
+    def __init__(self) -> None:
+        self._clock: int | None = None
+        self._began_s: float | None = None
+
+    def measured(self, work: Callable[[], GrammarMatcher]) -> GrammarMatcher:
+        """Called in that thread."""
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        self._began_s = self._now()
+        try:
+            return work()
+        finally:
+            self._began_s = None
+
+    def spent_s(self) -> float:
+        """0 before the work begins and after it has ended. The thread lives as long as the executor."""
+        began_s = self._began_s
+        return 0.0 if began_s is None else self._now() - began_s
+
+    def _now(self) -> float:
+        return time.monotonic() if self._clock is None else time.clock_gettime(self._clock)
 
 
 def _refused(submission: Submission, error: EngineError) -> Delivery:

@@ -10,25 +10,30 @@ import json
 import re
 import threading
 from collections import OrderedDict
-from time import perf_counter
+from collections.abc import Callable
+from time import thread_time
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from engine.errors import EngineFault, InvalidGrammar
+from engine.json_schemas import overlapping_one_of, unsupported_keyword, without_unknown_formats
 from engine.ports import TokenizerPort
+from engine.regex_classes import ascii_classes
 from engine.requests import Grammar
 
 MAX_GRAMMAR_CHARS = 65_536
 MAX_REGEX_CHARS = 4_096
 MAX_CHOICES = 1_024
 MAX_SCHEMA_DEPTH = 64
+MAX_PATH_CHARS = 200
 MAX_LEXER_FUEL = 1_000_000
 MAX_LEXER_STATES = 50_000
 MAX_STEP_FUEL = 100_000
 MAX_GRAMMAR_SIZE = 200_000
 MAX_STEP_S = 0.5
+"""CPU time of the engine thread: a machine that stands still is nobody's fault."""
 _KEPT = 64
 _PROBE_TOKENS = 4
 _WHITESPACE = r"[ \n\t]{0,8}"
@@ -51,9 +56,9 @@ class GrammarMatcher:
 
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:
         """Set bit `id` of int32 `row` [ceil(vocab / 32)] where token `id` may come next. Raises `EngineFault`."""
-        started = perf_counter()
-        mask = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.int32)
-        if self._matcher.is_error() or perf_counter() - started > MAX_STEP_S:
+        started = thread_time()
+        mask = np.frombuffer(_contained(self._matcher.compute_bitmask), dtype=np.int32)
+        if self._matcher.is_error() or thread_time() - started > MAX_STEP_S:
             raise _too_complex()
         shared = min(len(mask), len(row))
         row[:shared] = mask[:shared]
@@ -63,8 +68,8 @@ class GrammarMatcher:
         """Advance by the token that was drawn. Raises `EngineFault` when the grammar does not allow it."""
         if self._matcher.is_stopped() and not self._matcher.is_error():
             return
-        started = perf_counter()
-        if not self._matcher.consume_token(token_id) or perf_counter() - started > MAX_STEP_S:
+        started = thread_time()
+        if not _contained(self._matcher.consume_token, token_id) or thread_time() - started > MAX_STEP_S:
             raise _too_complex()
 
     def copy(self) -> GrammarMatcher:
@@ -106,8 +111,21 @@ class GrammarCompiler:
         matcher = LLMatcher(self._tokenizer.llguidance(), source, log_level=0, limits=limits)
         error = matcher.get_error() or _probe(matcher)
         if error:
-            raise _refused(grammar.type, len(source), error)
+            refused = _refused(grammar.type, len(source), error)
+            raise _naming_the_keyword(grammar, refused) if grammar.type == "json_schema" else refused
         return GrammarMatcher(matcher)
+
+
+def _naming_the_keyword(grammar: Grammar, refused: InvalidGrammar) -> InvalidGrammar:
+    """The same refusal with the place in the schema, where it is a keyword that is not supported."""
+    schema = _load_schema(grammar.value)
+    path = unsupported_keyword(schema) if "Unimplemented" in refused.detail else None
+    if path is None and refused.detail.startswith("oneOf"):
+        path = overlapping_one_of(schema)
+    if path is None:
+        return refused
+    limit = f"uses `{path[:MAX_PATH_CHARS]}`, which is not supported"
+    return InvalidGrammar(refused.field, refused.value, limit, hint="leave that keyword out", detail=refused.detail)
 
 
 def _probe(matcher: Any) -> str:
@@ -134,9 +152,9 @@ def to_source(grammar: Grammar) -> str:
         case "json_object":
             return _schema_source({"type": "object"})
         case "json_schema":
-            return _schema_source(_load_schema(value))
+            return _schema_source(without_unknown_formats(_load_schema(value)))
         case "regex":
-            return str(LLMatcher.grammar_from_regex(_text("regex", value, MAX_REGEX_CHARS)))
+            return str(LLMatcher.grammar_from_regex(ascii_classes(_text("regex", value, MAX_REGEX_CHARS))))
         case "choice":
             return str(LLMatcher.grammar_from_lark(_choice_lark(value)))
         case "grammar":
@@ -230,6 +248,16 @@ def _text(kind: str, value: Any, most: int) -> str:
     if not is_unicode(value):
         raise InvalidGrammar(f"grammar.{kind}", len(value), "holds half of a surrogate pair")
     return value
+
+
+def _contained(call: Callable[..., Any], *arguments: Any) -> Any:
+    """A panic of the library is no `Exception`; it is a fault of this request."""
+    try:
+        return call(*arguments)
+    except (Exception, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        raise EngineFault("the grammar broke while it was used", hint="simplify the schema or grammar") from error
 
 
 def _too_complex() -> EngineFault:

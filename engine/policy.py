@@ -2,11 +2,12 @@
 
 `fcfs`      arrival; the last admitted gives way.
 `priority`  (priority, arrival), lower first; the highest number gives way, also to a more urgent request that finds all
-            slots taken (each sequence loses its slot once at most). A head older than the bound goes first.
+            slots taken (each sequence loses its slot once at most). Who has waited longer than the bound goes first.
 `fair`      virtual token counters per share key (VTC, Sheng et al., arXiv 2401.00588): the share that has been served
             least, by weight, goes next. Prefill tokens cost 1, decode tokens 2; cached and recomputed tokens cost
             nothing. A share that comes back is lifted to the least active counter, so that idling earns no credit, and
-            a share with work but no admission for `starvation_bound_s` goes first.
+            a share with work but no admission for `starvation_bound_s` goes first. Inside a share by priority, but who
+            has waited that long goes first.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class Policy(Protocol):
 
     def choose(self, heads: Sequence[Seq], now: float) -> Seq:
         """The next to admit among the first of each share. `heads` is not empty. Pure."""
+        ...
+
+    def is_overdue(self, sequence: Seq, now: float) -> bool:
+        """Whether it goes before the more urgent of its own share. Asked of the one that has waited longest. Pure."""
         ...
 
     def victim(self, running: Sequence[Seq]) -> Seq:
@@ -63,6 +68,9 @@ class FirstComeFirstServed:
     def choose(self, heads: Sequence[Seq], now: float) -> Seq:  # noqa: ARG002
         return min(heads, key=self.key)
 
+    def is_overdue(self, sequence: Seq, now: float) -> bool:  # noqa: ARG002
+        return False
+
     def victim(self, running: Sequence[Seq]) -> Seq:
         return max(running, key=lambda s: s.order)
 
@@ -88,6 +96,9 @@ class ByPriority(FirstComeFirstServed):
     def choose(self, heads: Sequence[Seq], now: float) -> Seq:
         starving = [s for s in heads if now - s.arrived_at > self._bound]
         return min(starving, key=lambda s: s.order) if starving else min(heads, key=self.key)
+
+    def is_overdue(self, sequence: Seq, now: float) -> bool:
+        return now - sequence.arrived_at > self._bound
 
     def victim(self, running: Sequence[Seq]) -> Seq:
         return max(running, key=self.key)
@@ -126,6 +137,9 @@ class FairShare:
         if starving:
             return min(starving)[2]
         return min(heads, key=self._turn)
+
+    def is_overdue(self, sequence: Seq, now: float) -> bool:
+        return now - sequence.arrived_at > self._bound
 
     def _turn(self, sequence: Seq) -> tuple[float, float, int]:
         """Least served first; among equals (who came back was lifted to the least) the one longest unserved."""

@@ -282,6 +282,9 @@ class Scheduler:
             if not heads:
                 break
             sequence = self.policy.choose(heads, now)
+            oldest = self.waiting.oldest(sequence.share_key)
+            if sequence.preemptions == 0 and oldest not in aside and self.policy.is_overdue(oldest, now):
+                sequence = oldest
             if self._share_is_full(sequence):
                 full_shares.add(sequence.share_key)
                 continue

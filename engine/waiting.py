@@ -18,6 +18,8 @@ class WaitingQueues:
     def __init__(self, key: Callable[[Sequence], tuple[int, ...]]) -> None:
         self._key = key
         self._heaps: dict[str, list[_Entry]] = {}
+        self._arrivals: dict[str, list[tuple[int, Sequence]]] = {}
+        """The same by arrival, whatever the policy's order; who has left is removed late."""
         self._live: dict[str, int] = {}
         self._total = 0
 
@@ -27,12 +29,29 @@ class WaitingQueues:
     def push(self, sequence: Sequence) -> None:
         share = sequence.share_key
         heappush(self._heaps.setdefault(share, []), (self._key(sequence), sequence.order, sequence))
-        self._live[share] = self._live.get(share, 0) + 1
+        arrivals = self._arrivals.setdefault(share, [])
+        heappush(arrivals, (sequence.order, sequence))
+        self._live[share] = live = self._live.get(share, 0) + 1
         self._total += 1
+        if len(arrivals) > 64 and len(arrivals) > 4 * live:
+            arrivals[:] = [(entry[1], entry[2]) for entry in self._heaps[share] if entry[2].status is Status.WAITING]
+            heapify(arrivals)
+
+    def oldest(self, share: str) -> Sequence:
+        """Who of a share has waited longest. The share has somebody waiting. May still name who was just popped."""
+        arrivals = self._arrivals[share]
+        while arrivals[0][1].status is not Status.WAITING:
+            heappop(arrivals)
+        return arrivals[0][1]
 
     def pop(self, sequence: Sequence) -> None:
-        """Remove the head of its share, as returned by `heads`."""
-        heappop(self._heaps[sequence.share_key])
+        """Remove who was returned by `heads` in O(log n), or by `oldest` in O(n)."""
+        heap = self._heaps[sequence.share_key]
+        if heap[0][2] is sequence:
+            heappop(heap)
+        else:
+            heap[:] = [entry for entry in heap if entry[2] is not sequence]
+            heapify(heap)
         self._forget(sequence.share_key)
 
     def discard(self, sequence: Sequence) -> None:
@@ -62,4 +81,4 @@ class WaitingQueues:
         self._total -= 1
         self._live[share] -= 1
         if self._live[share] == 0:
-            del self._live[share], self._heaps[share]
+            del self._live[share], self._heaps[share], self._arrivals[share]

@@ -8,6 +8,7 @@ import pytest
 from engine.policy import DECODE_COST, FairShare
 from engine.requests import FinishReason
 from engine.sequence import Sequence, Status
+from engine.waiting import WaitingQueues
 from tests.fakes.engines import Rig, sequence
 from tests.fakes.runner import FakeRunner
 
@@ -182,7 +183,7 @@ def test_priority_orders_the_queue_and_picks_the_victim() -> None:
 
 
 def test_an_urgent_request_takes_a_slot_from_the_least_urgent_once_and_costs_it_no_token() -> None:
-    rig = Rig(scheduling_policy="priority", max_num_seqs=2)
+    rig = Rig(scheduling_policy="priority", max_num_seqs=2, starvation_bound_s=1000.0)
     batch = [sequence(5, max_tokens=30, priority=p) for p in (7, 9)]
     rig.add(*batch)
     for _ in range(4):
@@ -227,3 +228,36 @@ def test_every_request_ends_under_every_policy_in_a_tight_pool(policy: str) -> N
     rig.add(*items)
     rig.run()
     assert all(item.finish_reason is FinishReason.LENGTH for item in items)
+
+
+@pytest.mark.parametrize("policy", ["priority", "fair"])
+def test_inside_one_share_who_has_waited_longer_than_the_bound_goes_before_the_more_urgent(policy: str) -> None:
+    rig = Rig(scheduling_policy=policy, max_num_seqs=1, starvation_bound_s=20.0)
+    patient = sequence(3, max_tokens=2, priority=5, share_key="one")
+    rig.add(sequence(3, max_tokens=2, priority=-5, share_key="one"))
+    rig.step()
+    rig.add(patient)
+    while patient.admitted_at is None and rig.now < 200:
+        rig.add(sequence(3, max_tokens=2, priority=-5, share_key="one"))
+        rig.step()
+    assert patient.admitted_at is not None
+    assert 20.0 < patient.admitted_at < 25.0
+
+
+def test_the_oldest_of_a_share_is_found_after_aborts_admissions_and_returns() -> None:
+    queues = WaitingQueues(lambda item: (item.priority, item.order))
+    items = [sequence(3, priority=-number, share_key="one") for number in range(200)]
+    for item in items:
+        queues.push(item)
+    for item in items[:50]:
+        item.status = Status.FINISHED
+        queues.discard(item)
+    assert queues.oldest("one") is items[50]
+    queues.pop(items[50])
+    items[50].status = Status.RUNNING
+    assert queues.oldest("one") is items[51]
+    items[50].status = Status.WAITING
+    queues.push(items[50])
+    assert queues.oldest("one") is items[50]
+    assert queues.heads() == [items[199]]
+    assert len(queues) == 150
