@@ -11,7 +11,7 @@ import itertools
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
@@ -248,6 +248,11 @@ class AsyncEngine:
     def tokenizer(self) -> Any:
         """The model's tokenizer, with its chat template."""
         return self._model.tokenizer
+
+    @property
+    def sampling_defaults(self) -> Mapping[str, float]:
+        """What the model's files recommend, by the names of `SamplingParams`; empty with `generation_config: vllm`."""
+        return self._model.sampling_defaults if self.config.generation_config == "auto" else {}
 
     @property
     def max_model_len(self) -> int:

@@ -51,6 +51,8 @@ class EngineConfig:
     pooling: Literal["mean", "last"] = "mean"
     """How a decoder's hidden states become an embedding."""
     kernel_backend: Literal["auto", "reference", "cpu", "triton"] = "auto"
+    generation_config: Literal["auto", "vllm"] = "auto"
+    """`auto`: sampling that a request leaves open is what the model's files recommend; `vllm`: the neutral values."""
 
     def __post_init__(self) -> None:
         positive = ("block_size", "max_num_seqs", "max_num_batched_tokens", "tensor_parallel_size", "max_waiting")

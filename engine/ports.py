@@ -5,8 +5,8 @@ Protocols and one value only; no torch, no files. The product's loader is `engin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from engine.config import EngineConfig
@@ -54,6 +54,8 @@ class LoadedModel:
     tokenizer: TokenizerPort
     model_sha256: str = ""
     embedder: Embedder | None = None
+    sampling_defaults: Mapping[str, float] = field(default_factory=dict)
+    """What the model's makers recommend, by the names of `SamplingParams`."""
 
 
 Loader = Callable[[EngineConfig, Progress], LoadedModel]

@@ -62,6 +62,8 @@ class SamplingParams:
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
     grammar: Grammar | None = None
+    stop_on_repetition: bool = False
+    """End with `length` and the stop reason `repetition` once the text does nothing but repeat itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from engine.batch import BatchArrays, StepTensors
 from engine.config import EngineConfig
 from engine.embedder import SentenceEncoder
 from engine.errors import EngineFault, EngineUnavailable, InvalidInput
+from engine.generation_defaults import sampling_defaults
 from engine.kv_sizing import count_blocks
 from engine.models.bert import ARCHITECTURES as BERT_ARCHITECTURES
 from engine.models.config import ModelConfig
@@ -263,7 +264,8 @@ def _load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     checkpoint = open_checkpoint(config.model)
     if checkpoint.config.architecture not in BERT_ARCHITECTURES:
         runner = ModelRunner(config, progress, checkpoint)
-        return LoadedModel(runner, runner.tokenizer, runner.model_sha256)
+        defaults = sampling_defaults(checkpoint.path, checkpoint.metadata)
+        return LoadedModel(runner, runner.tokenizer, runner.model_sha256, sampling_defaults=defaults)
     device = resolve_device(config.device)
     encoder = SentenceEncoder(checkpoint, config, device, DTYPES.get(config.dtype, torch.float32))
     progress("ready", 100.0)

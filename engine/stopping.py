@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from engine.repetition import HOPELESS_LOOP, is_looping
 from engine.requests import FinishReason
 from engine.sequence import Sequence
 
+REPETITION = "repetition"
+_LOOK_EVERY = 16
 Ending = tuple[FinishReason, str | int | None]
 
 
@@ -12,7 +15,8 @@ def ending_of(sequence: Sequence, eos_token_ids: frozenset[int]) -> Ending | Non
     """(reason, stop_reason) if the last token ends the sequence, else None.
 
     EOS and stop ids count only after `min_tokens`. A grammar that can take no more text ends with `stop`; running out
-    of tokens first is `length`, so that a truncated document is never called complete.
+    of tokens first is `length`, so that a truncated document is never called complete; so is a text that is cut
+    because it repeats itself.
     """
     token, sampling = sequence.token_ids[-1], sequence.sampling
     num_output = len(sequence.token_ids) - sequence.num_prompt_tokens
@@ -25,4 +29,13 @@ def ending_of(sequence: Sequence, eos_token_ids: frozenset[int]) -> Ending | Non
         return FinishReason.STOP, None
     if num_output >= sequence.max_tokens:
         return FinishReason.LENGTH, None
+    if sampling.stop_on_repetition and num_output % _LOOK_EVERY == 0 and _is_hopeless(sequence, num_output):
+        return FinishReason.LENGTH, REPETITION
     return None
+
+
+def _is_hopeless(sequence: Sequence, num_output: int) -> bool:
+    """Who asks to go on after the end-of-sequence token is measuring, and gets every token."""
+    if num_output < HOPELESS_LOOP or sequence.sampling.ignore_eos:
+        return False
+    return is_looping(sequence.token_ids[-HOPELESS_LOOP:], HOPELESS_LOOP)

@@ -262,8 +262,17 @@ class ModelSettings(Section):
     currency: str = Field("EUR", pattern=r"^[A-Z]{3}$", description="ISO 4217; budgets count in one currency")
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     quantization: str | None = None
-    temperature: float | None = Field(None, ge=0, le=2, description="used when the caller names none; else 1.0")
-    top_p: float | None = Field(None, gt=0, le=1, description="used when the caller names none; else 1.0")
+    default_max_tokens: int | None = Field(
+        None, ge=1, description="length of an answer whose caller names none; None: the room left in the window"
+    )
+    temperature: float | None = Field(
+        None, ge=0, le=2, description="this and the next four: used when the caller names none; else as the model says"
+    )
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1)
+    min_p: float | None = Field(None, ge=0, le=1)
+    repetition_penalty: float | None = Field(None, gt=0, le=10)
+    stop_on_repetition: bool = Field(False, description="end an answer that does nothing but repeat itself")
     actions: tuple[str, ...] = ("chat", "completions")
 
     @model_validator(mode="after")
@@ -299,6 +308,9 @@ class EngineSettings(Section):
     tensor_parallel_size: int = 1
     threads: int | None = None
     deterministic: bool = False
+    generation_config: Literal["auto", "vllm"] = Field(
+        "auto", description="auto: sampling that is left open is what the model's files recommend; vllm: neutral"
+    )
 
 
 class RoutingSettings(Section):

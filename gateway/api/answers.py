@@ -21,7 +21,7 @@ class Extension(Described):
     route: str | None = Field(description="`direct`, or how a virtual model was resolved")
     policy_version: int | None
     cost_micro: int = Field(description="micro-units of the model's currency; 0 in a stream before its end")
-    stop: Literal["budget", "revoked", "policy", "deadline", "guardrails"] | None = Field(
+    stop: Literal["budget", "revoked", "policy", "deadline", "guardrails", "repetition"] | None = Field(
         None, description="why this gateway ended the answer early; absent when it did not"
     )
 

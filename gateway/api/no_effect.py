@@ -22,6 +22,7 @@ NULLABLE: Mapping[str, frozenset[str]] = {
 """Optional parameters that we do not have: null means absent."""
 
 NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "best_of": (1,),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
     "parallel_tool_calls": (True, False),

@@ -111,6 +111,8 @@ class Sampling(Strict):
     min_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=128, fail_fast=True)] | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
     bad_words: Annotated[list[Stop], Field(max_length=128, fail_fast=True)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=65_536, fail_fast=True)] | None = None
     prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
@@ -138,7 +140,7 @@ class Sampling(Strict):
             max_tokens=max_tokens,
             temperature=self.temperature,
             top_p=self.top_p,
-            top_k=None if self.top_k in (None, -1) else self.top_k,
+            top_k=self.top_k,
             min_p=self.min_p,
             seed=self.seed,
             n=self.n or 1,
@@ -146,11 +148,13 @@ class Sampling(Strict):
             stop_token_ids=tuple(self.stop_token_ids or ()),
             presence_penalty=self.presence_penalty or 0.0,
             frequency_penalty=self.frequency_penalty or 0.0,
-            repetition_penalty=self.repetition_penalty or 1.0,
+            repetition_penalty=self.repetition_penalty,
             logit_bias={int(token): bias for token, bias in (self.logit_bias or {}).items()},
             min_tokens=self.min_tokens or 0,
             ignore_eos=bool(self.ignore_eos),
             bad_words=tuple(self.bad_words or ()),
+            include_stop_str_in_output=bool(self.include_stop_str_in_output),
+            skip_special_tokens=self.skip_special_tokens is not False,
             allowed_token_ids=tuple(self.allowed_token_ids) if self.allowed_token_ids is not None else None,
             logprobs=logprobs,
             top_logprobs=top_logprobs,

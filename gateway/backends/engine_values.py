@@ -5,6 +5,7 @@ Events are read by attribute and errors by their public code, so that this modul
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.errors import (
@@ -21,8 +22,11 @@ from gateway.settings import ModelSettings
 FINISH = {"stop": "stop", "length": "length", "deadline": "length", "abort": "abort", "error": "abort"}
 
 
-def sampling_of(params: GenerationParams, max_output_tokens: int, defaults: ModelSettings) -> Any:
-    """The engine's `SamplingParams`; what the caller left open comes from the model's settings."""
+def sampling_of(
+    params: GenerationParams, max_output_tokens: int, defaults: ModelSettings, recommended: Mapping[str, float]
+) -> Any:
+    """The engine's `SamplingParams`. What the caller left open comes from the model's settings, then from what the
+    model's own files recommend."""
     from engine import Grammar, SamplingParams
 
     grammar = None
@@ -31,24 +35,29 @@ def sampling_of(params: GenerationParams, max_output_tokens: int, defaults: Mode
     return SamplingParams(
         max_tokens=max_output_tokens,
         min_tokens=min(params.min_tokens, max_output_tokens),
-        temperature=_first(params.temperature, defaults.temperature, 1.0),
-        top_p=_first(params.top_p, defaults.top_p, 1.0),
-        top_k=params.top_k or 0,
-        min_p=params.min_p or 0.0,
+        temperature=_first(params.temperature, defaults.temperature, recommended.get("temperature"), 1.0),
+        top_p=_first(params.top_p, defaults.top_p, recommended.get("top_p"), 1.0),
+        top_k=int(_first(params.top_k, defaults.top_k, recommended.get("top_k"), 0)),
+        min_p=_first(params.min_p, defaults.min_p, recommended.get("min_p"), 0.0),
         presence_penalty=params.presence_penalty,
         frequency_penalty=params.frequency_penalty,
-        repetition_penalty=params.repetition_penalty,
+        repetition_penalty=_first(
+            params.repetition_penalty, defaults.repetition_penalty, recommended.get("repetition_penalty"), 1.0
+        ),
         logit_bias=params.logit_bias,
         seed=params.seed,
         n=params.n,
         stop=params.stop,
         stop_token_ids=params.stop_token_ids,
+        include_stop_str_in_output=params.include_stop_str_in_output,
+        skip_special_tokens=params.skip_special_tokens,
         ignore_eos=params.ignore_eos,
         bad_words=params.bad_words,
         allowed_token_ids=params.allowed_token_ids,
         logprobs=params.top_logprobs if params.logprobs else None,
         prompt_logprobs=_prompt_logprobs(params),
         grammar=grammar,
+        stop_on_repetition=defaults.stop_on_repetition,
     )
 
 
@@ -59,10 +68,8 @@ def _prompt_logprobs(params: GenerationParams) -> int | None:
     return params.prompt_logprobs
 
 
-def _first(asked: float | None, configured: float | None, otherwise: float) -> float:
-    if asked is not None:
-        return asked
-    return configured if configured is not None else otherwise
+def _first(*values: float | None) -> float:
+    return next(value for value in values if value is not None)
 
 
 def as_chunk(event: Any, model_sha256: str, tokenizer: Any, prefix: str) -> Chunk:
@@ -73,7 +80,7 @@ def as_chunk(event: Any, model_sha256: str, tokenizer: Any, prefix: str) -> Chun
         text=prefix + event.text if prefix else event.text,
         token_ids=event.token_ids,
         finish_reason=None if reason is None else FINISH[reason],
-        stop_cause="deadline" if reason == "deadline" else None,
+        stop_cause=_stop_cause(reason, event.stop_reason),
         logprobs=tuple([_token(entry, tokenizer) for entry in event.logprobs]) if event.logprobs else (),
         prompt_logprobs=None
         if event.prompt_logprobs is None
@@ -83,6 +90,12 @@ def as_chunk(event: Any, model_sha256: str, tokenizer: Any, prefix: str) -> Chun
         else Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, source="engine"),
         signals=None if signals is None else _signals(signals, model_sha256),
     )
+
+
+def _stop_cause(reason: str | None, stop_reason: object) -> str | None:
+    if reason == "deadline":
+        return reason
+    return "repetition" if reason == "length" and stop_reason == "repetition" else None
 
 
 def _token(entry: Any, tokenizer: Any) -> TokenLogprob:

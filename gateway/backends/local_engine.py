@@ -94,7 +94,7 @@ class LocalBackend:
         asked = GenerationRequest(
             request_id=request_id,
             prompt_token_ids=prepared.payload,
-            sampling=sampling_of(request.params, max_output_tokens, self._models[card.id]),
+            sampling=sampling_of(request.params, max_output_tokens, self._models[card.id], engine.sampling_defaults),
             cache_salt=tenant_salt,
             share_key=share_key,
             share_weight=share_weight,
@@ -290,6 +290,7 @@ def make_engine(model: ModelSettings, settings: EngineSettings) -> AsyncEngine:
             tensor_parallel_size=settings.tensor_parallel_size,
             threads=settings.threads,
             deterministic=settings.deterministic,
+            generation_config=settings.generation_config,
         )
     except EngineError as error:
         raise ConfigError(f"engine settings of model `{model.id}`: {error}") from None

@@ -61,7 +61,7 @@ def estimate(
             param="max_tokens",
             hint=f"the largest `max_tokens` that fits is {room}",
         )
-    wanted = params.max_tokens if params.max_tokens is not None else max(1, room)
+    wanted = params.max_tokens if params.max_tokens is not None else max(1, min(room, card.default_max_tokens or room))
     caps = (wanted, card.max_output_tokens, obligations.max_output_tokens)
     output = min(cap for cap in caps if cap is not None)
     return Estimate(

@@ -98,6 +98,8 @@ class ModelCard:
     labels: Mapping[str, str] = field(default_factory=dict)
     context_window: int = 4096
     max_output_tokens: int | None = None
+    default_max_tokens: int | None = None
+    """Of an answer whose caller names none."""
     price_in_micro: int = 0
     price_out_micro: int = 0
     currency: str = "EUR"

@@ -37,11 +37,13 @@ class GenerationParams:
     stop_token_ids: tuple[int, ...] = ()
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
+    repetition_penalty: float | None = None
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     min_tokens: int = 0
     ignore_eos: bool = False
     bad_words: tuple[str, ...] = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
     allowed_token_ids: tuple[int, ...] | None = None
     logprobs: bool = False
     top_logprobs: int = 0

@@ -142,7 +142,7 @@ class Chunk:
 
     `text` is always whole UTF-8; deltas of one choice concatenate to the full decode.
     `finish_reason`: stop | length | content_filter | tool_calls | abort. `stop` in `stop_cause` terms
-    (`budget`, `revoked`, `deadline`, `policy`, `guardrails`) says why the gateway ended it early.
+    (`budget`, `revoked`, `deadline`, `policy`, `guardrails`, `repetition`) says why the gateway ended it early.
     """
 
     index: int = 0

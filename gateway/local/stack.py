@@ -22,6 +22,8 @@ from gateway.local.paths import cache_dir, data_dir, ensure_dir, snapshot_dir, s
 from gateway.settings import ModelSettings, Settings
 
 DEMO_CONTEXT_WINDOW = 4096
+DEMO_MAX_TOKENS = 512
+"""For callers who name none: models this small may write without end."""
 DEMO_PRICES_MICRO = {"small": (20_000, 40_000), "large": (80_000, 160_000)}
 """Input and output, per million tokens: invented, so that the demo has costs to show."""
 
@@ -110,6 +112,8 @@ def _card(asset: ModelAsset, path: Path) -> ModelSettings:
         labels={"hosting": "local", "licence": asset.licence},
         temperature=temperature,
         top_p=top_p,
+        default_max_tokens=DEMO_MAX_TOKENS,
+        stop_on_repetition=True,
         price_in_micro=price_in,
         price_out_micro=price_out,
     )

@@ -73,6 +73,7 @@ def _card(model: ModelSettings, settings: Settings) -> ModelCard:
         labels=dict(model.labels),
         context_window=model.context_window or DEFAULT_WINDOW,
         max_output_tokens=model.max_output_tokens,
+        default_max_tokens=model.default_max_tokens,
         price_in_micro=price_in,
         price_out_micro=price_out,
         currency=model.currency,

@@ -262,6 +262,7 @@ def test_parameters_that_change_nothing_are_accepted(change: dict[str, Any]) -> 
 
 def test_other_routes_take_null_for_what_they_do_not_have() -> None:
     assert completions.parse({**TEXT, "best_of": None, "suffix": None}) == completions.parse(TEXT)
+    assert completions.parse({**TEXT, "best_of": 1}) == completions.parse(TEXT)
     assert embeddings.parse({"model": "e", "input": "x", "dimensions": None}).inputs == ("x",)
 
 

@@ -174,6 +174,7 @@ async def test_every_engine_setting_reaches_the_engine(tiny: ModelSettings) -> N
         "max_num_batched_tokens": 99, "max_model_len": 64, "enable_prefix_caching": False,
         "scheduling_policy": "priority", "max_seqs_per_share": 2, "max_blocks_per_share": 9, "starvation_bound_s": 2.5,
         "max_waiting": 17, "pooling": "last", "tensor_parallel_size": 2, "threads": 1, "deterministic": True,
+            "generation_config": "vllm",
     }  # fmt: skip
     assert set(changed) == set(EngineSettings.model_fields)
     made = make_engine(tiny, EngineSettings.model_validate(changed)).config
@@ -216,11 +217,29 @@ async def test_roles_that_the_template_refuses_are_a_bad_request_with_its_words(
     await backend.aclose()
 
 
-async def test_the_models_own_sampling_fills_what_the_caller_left_open() -> None:
-    defaults = ModelSettings(id="x", temperature=0.2, top_p=0.9)
-    assert sampling_of(GenerationParams(), 5, defaults).temperature == 0.2
-    assert sampling_of(GenerationParams(temperature=0.0), 5, defaults).temperature == 0.0
-    assert sampling_of(GenerationParams(), 5, ModelSettings(id="x")).top_p == 1.0
+async def test_what_the_caller_left_open_comes_from_the_settings_then_from_the_models_own_files() -> None:
+    recommended = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "min_p": 0.05, "repetition_penalty": 1.05}
+
+    def made(params: GenerationParams, settings: ModelSettings, recommended: dict[str, float]) -> tuple[Any, ...]:
+        found = sampling_of(params, 5, settings, recommended)
+        return (found.temperature, found.top_p, found.top_k, found.min_p, found.repetition_penalty)
+
+    plain, tuned = ModelSettings(id="x"), ModelSettings(id="x", temperature=0.2, top_k=40, repetition_penalty=1.2)
+    asked = GenerationParams(temperature=0.0, top_p=1.0, top_k=-1, min_p=0.0, repetition_penalty=1.0)
+    assert made(GenerationParams(), plain, {}) == (1.0, 1.0, 0, 0.0, 1.0)
+    assert made(GenerationParams(), plain, recommended) == (0.7, 0.8, 20, 0.05, 1.05)
+    assert made(GenerationParams(), tuned, recommended) == (0.2, 0.8, 40, 0.05, 1.2)
+    assert made(asked, tuned, recommended) == (0.0, 1.0, -1, 0.0, 1.0)
+
+
+async def test_vllms_text_switches_reach_the_engine() -> None:
+    asked = GenerationParams(include_stop_str_in_output=True, skip_special_tokens=False)
+    found = sampling_of(asked, 5, ModelSettings(id="x", stop_on_repetition=True), {})
+    assert (found.include_stop_str_in_output, found.skip_special_tokens, found.stop_on_repetition) == (
+        True,
+        False,
+        True,
+    )
 
 
 @pytest.mark.parametrize(

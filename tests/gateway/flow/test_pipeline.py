@@ -32,7 +32,7 @@ from gateway.flow.values import (
     Obligations,
     Outcome,
 )
-from tests.fakes.parts import ASK, MAXI, MINI, Bench, BlockingInspector
+from tests.fakes.parts import ASK, MAXI, MINI, Bench, BlockingInspector, FakeCatalog
 
 
 async def refused(bench: Bench, kind: type[GatewayError], **changes: object) -> GatewayError:
@@ -210,6 +210,14 @@ async def test_without_max_tokens_the_answer_may_use_the_room_that_is_left() -> 
     bench.backend.tokens = 90
     await bench.text(params=GenerationParams())
     assert bench.backend.started == [("mini", 10)]
+
+
+async def test_a_model_may_have_a_length_for_callers_who_name_none() -> None:
+    short = replace(MINI, default_max_tokens=12)
+    bench = Bench(catalog=FakeCatalog((short, MAXI)))
+    await bench.text(params=GenerationParams())
+    await bench.text(params=GenerationParams(max_tokens=60))
+    assert [limit for _, limit in bench.backend.started] == [12, 60]
 
 
 async def test_an_inexact_count_never_refuses_by_itself() -> None:
