@@ -1,4 +1,4 @@
-r"""`\d`, `\w`, `\s` and their opposites as ASCII, as consumers of JSON, SQL and logs mean them. Pure text to text.
+"""The classes for digits, word characters and white space, and their opposites, as ASCII, as consumers of JSON, SQL and logs mean them. Pure text to text.
 
 The regex engine below reads them as Unicode: a model asked for five digits may answer with those of any script.
 """
