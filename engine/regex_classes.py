@@ -1,4 +1,4 @@
-"""The classes for digits, word characters and white space, and their opposites, as ASCII, as consumers of JSON, SQL and logs mean them. Pure text to text.
+"""Regex classes for digits, word characters and white space as ASCII, as readers of JSON, SQL and logs mean them. Pure.
 
 The regex engine below reads them as Unicode: a model asked for five digits may answer with those of any script.
 """
