@@ -60,8 +60,7 @@ class Prompts:
             return tuple(messages)
         texts = [message.content for message in messages]
         removed: dict[int, list[Span]] = {}
-        self._between()
-        for parts in seams(texts, [message.role for message in messages], scan):
+        for parts in seams(texts, [message.role for message in messages], scan, self._between):
             span = parts[0].span
             act = self._duties.act(span)
             self._tally.span(span, act, messages[parts[0].index].role)
@@ -69,7 +68,6 @@ class Prompts:
             if act != "flag":
                 for part in parts:
                     removed.setdefault(part.index, []).append(replace(span, start=part.start, end=part.end))
-            self._between()
         self._redacted |= bool(removed)
         for index, spans in removed.items():
             messages[index] = replace(messages[index], content=without(texts[index], merged(spans)))

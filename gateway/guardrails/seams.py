@@ -13,7 +13,7 @@ from gateway.guardrails.detectors.form import GROUPED
 from gateway.guardrails.spans import Span
 from gateway.guardrails.window import safe_cut
 
-TAIL = 256
+TAIL = 192
 """Characters of a message that may belong to what goes on in the next."""
 HEAD = GROUPED + 40
 MOST = 40
@@ -32,9 +32,15 @@ class Part:
     span: Span
 
 
-def seams(texts: Sequence[str], groups: Sequence[str], scan: Scan) -> Iterator[tuple[Part, ...]]:
-    """Spans over messages that follow each other, and over those of one group (a role) with others between."""
+def seams(
+    texts: Sequence[str], groups: Sequence[str], scan: Scan, between: Callable[[], None]
+) -> Iterator[tuple[Part, ...]]:
+    """Spans over messages that follow each other, and over those of one group (a role) with others between.
+
+    `between` is called before each message; it may raise.
+    """
     for index in range(len(texts) - 1):
+        between()
         tail = texts[index][-TAIL:]
         if not tail or safe_cut(tail + "\n") > len(tail):
             continue
@@ -71,14 +77,15 @@ def _over(texts: Sequence[str], order: Sequence[int], scan: Scan) -> Iterator[tu
 
 def _pieces(texts: Sequence[str], order: Sequence[int]) -> Iterator[_Piece]:
     """The end of the first message and what follows it, up to the first message that is not short."""
-    start = 0
+    start = border = 0
     for place, index in enumerate(order):
         text = texts[index]
         skipped = 0 if place else max(0, len(text) - TAIL)
         piece = _Piece(index, start, skipped, text[:HEAD] if place else text[skipped:])
         yield piece
         start += len(piece.text) + 1
-        if place and (len(text) > HEAD or start > 2 * TAIL):
+        border = start if place == 0 else border
+        if place and (len(text) > HEAD or start > border + HEAD):
             return
 
 

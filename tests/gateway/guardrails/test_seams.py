@@ -7,6 +7,8 @@ import pytest
 from gateway.flow.values import ChatRequest, Inspection, Message, Obligations
 from gateway.guardrails.duties import duties_of
 from gateway.guardrails.prompts import Prompts
+from gateway.guardrails.scan import scan
+from gateway.guardrails.seams import seams
 
 U, A, S = "user", "assistant", "system"
 
@@ -81,3 +83,15 @@ def test_only_the_ends_of_long_messages_are_read_again() -> None:
 )
 def test_messages_that_only_stand_beside_each_other_stay(messages: tuple[tuple[str, str], ...]) -> None:
     assert see(*messages).action == "allow"
+
+
+def test_the_reading_of_seams_can_be_stopped_before_each_message() -> None:
+    stops = 0
+
+    def between() -> None:
+        nonlocal stops
+        stops += 1
+
+    texts = ["12 34"] * 50
+    assert list(seams(texts, ["user"] * 50, scan, between)) == []
+    assert stops == 49
