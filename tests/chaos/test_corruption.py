@@ -72,6 +72,15 @@ def missing_records(trail: Trail) -> int:
     return sum(2 - len(found) for _, found in trail.wrong) + trail.outcomes.get("record_lost", 0)
 
 
+async def recovered(gateway: GatewayProcess) -> None:
+    """Whatever the killed process left is shipped, and what is damaged in it is reported."""
+    for _ in range(300):
+        if gateway.metric("esclusa_audit_recovered") == 1:
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"not recovered: {gateway.tail()}")
+
+
 async def records_waiting_in_the_spool(gateway: GatewayProcess) -> list[Asked]:
     asked = await burst(gateway.port, gateway.token(), 100, max_tokens=2)
     assert {one.status for one in asked} == {200}
@@ -96,6 +105,7 @@ async def test_damage_found_at_the_next_start(gateway: Start, count: Count, harm
         send(stores, signal.SIGCONT)
     damage(segment(one), harm)
     await asyncio.to_thread(one.start)
+    await recovered(one)
     trail = await reconcile(one.rows, asked, patience_s=5)
     state = one.readiness()
     files, lost = one.metric("esclusa_audit_quarantined_files"), one.metric("esclusa_audit_lost_records")
