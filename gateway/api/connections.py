@@ -108,11 +108,9 @@ class Connections:
         if connection not in self._open:
             return
         key = self._open[connection]
-        places = [self._waiting] if key is None else [self._waiting, self._sources[key].waiting]
-        for waiting in places:
-            waiting.pop(connection, None)
-            if connection.phase is not Phase.BUSY:
-                waiting[connection] = None
+        _move(connection, self._waiting)
+        if key is not None:
+            _move(connection, self._sources[key].waiting)
 
     def leave(self, connection: Held) -> None:
         """It is closed, or as good as. May be called again."""
@@ -185,3 +183,10 @@ class Connections:
         self._unread += 1
         self.leave(connection)
         connection.drop()
+
+
+def _move(connection: Held, waiting: Waiting) -> None:
+    """To the end, or out while it is at work."""
+    waiting.pop(connection, None)
+    if connection.phase is not Phase.BUSY:
+        waiting[connection] = None

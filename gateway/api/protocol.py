@@ -129,9 +129,13 @@ class GuardedProtocol(HttpToolsProtocol):
         self._begun = True
 
     def on_header(self, name: bytes, value: bytes) -> None:
+        name = name.lower()
         # Trailers are no headers (RFC 9110 section 6.5.1): nobody has examined them.
-        if not self._in_body and name.lower() not in UPGRADING:
-            super().on_header(name, value)
+        if self._in_body or name in UPGRADING:
+            return
+        if name == b"expect" and value.lower() == b"100-continue":
+            self.expect_100_continue = True
+        self.headers.append((name, value))
 
     def on_headers_complete(self) -> None:
         version, method = self.parser.get_http_version(), self.parser.get_method()

@@ -21,7 +21,7 @@ UNREAD = {
     "get": b"GET /early HTTP/1.1\r\nhost: x\r\ncontent-length: 1000\r\n\r\n",
     "expect": b"POST /early HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 1000\r\n\r\n",
 }
-HURRIED = {"header_timeout_s": 0.3, "body_timeout_s": 0.3, "write_timeout_s": 0.5}
+HURRIED = {"header_timeout_s": 1.0, "body_timeout_s": 0.5}
 
 
 @pytest.fixture(scope="module", params=LOOPS)
@@ -36,7 +36,13 @@ def hurried(request: pytest.FixtureRequest) -> Iterator[ServerThread]:
         yield thread
 
 
-def eventually(condition: Callable[[], Any], hang_s: float = 20.0) -> None:
+@pytest.fixture(scope="module", params=LOOPS)
+def impatient(request: pytest.FixtureRequest) -> Iterator[ServerThread]:
+    with ServerThread(request.param, write_timeout_s=0.5) as thread:
+        yield thread
+
+
+def eventually(condition: Callable[[], Any], hang_s: float = 40.0) -> None:
     deadline = time.monotonic() + hang_s
     while not condition():
         assert time.monotonic() < deadline, "it never happened"
@@ -115,7 +121,7 @@ def test_a_timer_of_the_next_request_never_speaks_into_the_answer_before_it(hurr
     hurried.script.release.clear()
     with RawClient(hurried.url) as client:
         client.send(b"GET /wait HTTP/1.1\r\nhost: x\r\n\r\nGET /echo HT")
-        time.sleep(1.0)
+        time.sleep(1.5)
         hurried.script.release.set()
         first, second = client.read_all()
     assert (first.status, first.json()["path"]) == (200, "/wait")
@@ -135,25 +141,25 @@ def test_a_bad_request_never_speaks_into_the_answer_before_it(server: ServerThre
 # -------------------------------------------------------------------------------------------- readers that do not read
 
 
-def test_whole_answers_that_nobody_reads_are_given_up(hurried: ServerThread) -> None:
-    hurried.script.big_bytes = 8 << 20
-    before = hurried.state()["unread_answers"]
+def test_whole_answers_that_nobody_reads_are_given_up(impatient: ServerThread) -> None:
+    impatient.script.big_bytes = 8 << 20
+    before = impatient.state()["unread_answers"]
     with ExitStack() as held:
-        clients = [held.enter_context(RawClient(hurried.url, receive_buffer=2048)) for _ in range(10)]
+        clients = [held.enter_context(RawClient(impatient.url, receive_buffer=2048)) for _ in range(10)]
         for client in clients:
             client.send(b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n")
-        eventually(lambda: hurried.state()["unread_answers"] - before == 10)
-        eventually(lambda: hurried.state()["open"] == 0)
-        assert hurried.state()["unsent_bytes"] == 0
+        eventually(lambda: impatient.state()["unread_answers"] - before == 10)
+        eventually(lambda: impatient.state()["open"] == 0)
+        assert impatient.state()["unsent_bytes"] == 0
         assert not any(client.read_all() for client in clients)
 
 
-def test_a_stream_that_nobody_reads_is_ended_and_its_connection_closed(hurried: ServerThread) -> None:
-    with RawClient(hurried.url, receive_buffer=2048) as client:
+def test_a_stream_that_nobody_reads_is_ended_and_its_connection_closed(impatient: ServerThread) -> None:
+    with RawClient(impatient.url, receive_buffer=2048) as client:
         client.send(b"GET /stream HTTP/1.1\r\nhost: x\r\n\r\n")
-        eventually(lambda: "/stream" in hurried.script.gone)
-        eventually(lambda: hurried.state()["open"] == 0)
-    hurried.script.gone.clear()
+        eventually(lambda: "/stream" in impatient.script.gone)
+        eventually(lambda: impatient.state()["open"] == 0)
+    impatient.script.gone.clear()
 
 
 def test_unsent_answers_are_bounded_together() -> None:
