@@ -75,6 +75,7 @@ def evaluate(
         policy_sha256=snapshot.sha256,
         matched=settled.matched,
         obligations=settled.obligations,
+        default_data_class=snapshot.document.settings.default_data_class,
         limits=limits_for(snapshot, principal, match.holder, model, context.purpose),
     )
 
@@ -249,4 +250,5 @@ def _refuse(
         policy_sha256=snapshot.sha256,
         matched=matched,
         hidden=model is not None and snapshot.document.settings.hide_models,
+        default_data_class=snapshot.document.settings.default_data_class,
     )

@@ -6,12 +6,14 @@ Text in a query or a path must be plain: the stores cannot hold U+0000, and no n
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
 
+from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
 
 from gateway.api.credentials import read_credential
+from gateway.api.errors import refused_parameters
 from gateway.errors import GatewayError, InvalidRequest, NotPermitted
 from gateway.flow.context import RequestContext
 from gateway.flow.ports import AuditLog, Authenticator, Authorizer
@@ -19,6 +21,13 @@ from gateway.flow.values import ANONYMOUS, AdminEvent, Decision, Principal
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 _PLAIN_NAME = re.compile(r"\A[A-Za-z0-9_]{1,64}\Z")
+
+
+@dataclass(slots=True)
+class OnRecord:
+    """Whether a call has left its event."""
+
+    made: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +38,7 @@ class AdminCall:
     principal: Principal
     decision: Decision
     action: str
+    on_record: OnRecord = field(default_factory=OnRecord, compare=False, repr=False)
 
 
 class PermissionGuard:
@@ -42,8 +52,10 @@ class PermissionGuard:
         self._authorizer = authorizer
         self._audit = audit
 
-    def require(self, action: str) -> Callable[[Request], Awaitable[AdminCall]]:
-        async def permitted(request: Request) -> AdminCall:
+    def require(self, action: str) -> Callable[[Request], AsyncIterator[AdminCall]]:
+        """What a route refuses afterwards, and did not record itself, is recorded here: a query that was wrong too."""
+
+        async def permitted(request: Request) -> AsyncIterator[AdminCall]:
             context: RequestContext = request.scope["state"]["context"]
             principal = ANONYMOUS
             try:
@@ -53,13 +65,21 @@ class PermissionGuard:
                     raise NotPermitted(
                         f"`{action}` is not permitted for you: {decision.reason}",
                         hint="ask a policy administrator for a role that grants it",
-                        detail=f"rule {decision.rule_id}",
+                        detail=None if decision.rule_id is None else f"rule {decision.rule_id}",
                     )
                 demand_plain_text(request)
             except GatewayError as error:
                 await self._refused(context, principal, action, error)
                 raise
-            return AdminCall(context=context, principal=principal, decision=decision, action=action)
+            call = AdminCall(context=context, principal=principal, decision=decision, action=action)
+            try:
+                yield call
+            except RequestValidationError as error:
+                await self._record_refusal(call, refused_parameters(error, request))
+                raise
+            except GatewayError as error:
+                await self._record_refusal(call, error)
+                raise
 
         return permitted
 
@@ -77,6 +97,13 @@ class PermissionGuard:
             return caller
 
         return known_caller
+
+    async def _record_refusal(self, call: AdminCall, error: GatewayError) -> None:
+        if not call.on_record.made:
+            target = call.context.route.removeprefix("/admin/v1/")
+            await self.record(
+                call, kind="access", target=target, status=error.status, error_code=error.code, reason=error.detail
+            )
 
     async def _refused(self, context: RequestContext, principal: Principal, action: str, error: GatewayError) -> None:
         await self._audit.admin(
@@ -108,6 +135,7 @@ class PermissionGuard:
         error_code: str | None = None,
     ) -> None:
         """Write the event of a call that was let through: a change (`admin`) or a read (`access`)."""
+        call.on_record.made = True
         await self._audit.admin(
             AdminEvent(
                 context=call.context,

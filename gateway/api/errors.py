@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -120,11 +120,39 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 
 async def _validation_error(request: Request, error: Exception) -> Response:
-    errors = error.errors() if isinstance(error, RequestValidationError) else []
-    errors = errors[:MAX_ERRORS]
-    refused = invalid_fields(errors, unknown_code="unknown_field") if errors else InvalidRequest("The body is wrong.")
+    if not isinstance(error, RequestValidationError):
+        raise error
+    return error_response(refused_parameters(error, request), request.scope)
+
+
+def refused_parameters(error: RequestValidationError, request: Request) -> GatewayError:
+    """422 for what the framework found wrong in path or query."""
+    errors = list(error.errors())[:MAX_ERRORS]
+    if not errors:
+        refused: GatewayError = InvalidRequest("The body is wrong.")
+    elif errors[0]["loc"][:1] == ("query",) and errors[0]["type"] == "extra_forbidden":
+        name = _name(str(errors[0]["loc"][-1]))
+        valid = ", ".join(f"`{known}`" for known in query_names(request.scope.get("route")))
+        refused = UnknownField(f"Unknown query parameter `{name}`. Valid: {valid}.", param=name)
+    else:
+        refused = invalid_fields(errors, unknown_code="unknown_field")
+        value = request.query_params.get(refused.param or "", "")
+        if str(errors[0]["type"]).startswith("datetime") and " " in value:
+            refused.hint = "write the plus sign of an offset as %2B, or give the time in UTC with `Z`"
     refused.status = 422
-    return error_response(refused, request.scope)
+    return refused
+
+
+def query_names(route: Any) -> list[str]:
+    """The query parameters that a route takes, by their public names."""
+    names: list[str] = []
+    for field in getattr(getattr(route, "dependant", None), "query_params", ()):
+        kind = field.field_info.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names += [info.alias or name for name, info in kind.model_fields.items()]
+        else:
+            names.append(field.alias)
+    return names
 
 
 async def _unexpected(request: Request, error: Exception) -> Response:

@@ -21,6 +21,7 @@ WORDS = frozenset(
         "authz",
         "budgets",
         "chat",
+        "clear-poison",
         "compare",
         "completions",
         "content",

@@ -131,6 +131,7 @@ def _decision(exchange: Exchange) -> dict[str, Any]:
         document["deny_code"] = exchange.failure.code
     if decision is not None:
         document |= _policy(decision)
+        document["data_class"] = exchange.context.data_class or decision.default_data_class
     if plan is not None:
         document |= {
             "route": plan.route,

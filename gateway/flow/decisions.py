@@ -78,6 +78,8 @@ class Decision:
     limits: tuple[LimitRule, ...] = ()
     hidden: bool = False
     """True when the policy hides models: the denial must look like 404 `model_not_found`."""
+    default_data_class: str | None = None
+    """What a request without a data class was decided by."""
     hint: str | None = None
     """What the caller could add to be granted it; as safe to show as the reason."""
 

@@ -246,3 +246,33 @@ async def test_past_decisions_carry_what_a_policy_looks_at(audit: AuditService, 
     assert (oldest.effect.value, oldest.model) == ("allow", "smollm2-135m-instruct")
     assert oldest.principal.subject == "u-1042"
     assert len(await reader.recent(since=newest.at, limit=10)) == 1
+
+
+@pytest.mark.parametrize(
+    ("params", "status", "code"),
+    [
+        ({"limit": 0}, 422, "invalid_value"),
+        ({"subjet": "u-1042"}, 422, "unknown_field"),
+        ({"cursor": "AAAA"}, 400, "invalid_cursor"),
+        ({"tenant": "rival"}, 403, "not_permitted"),
+        ({"from": "2026-01-01", "to": "2026-12-01"}, 400, "range_too_wide"),
+    ],
+)
+async def test_a_query_that_is_refused_is_on_record_as_well(
+    audit: AuditService, get: Get, params: dict[str, Any], status: int, code: str
+) -> None:
+    refused = await get(**params)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (status, code)
+    (event,) = (await get(phase="access", subject="aud-1")).json()["data"]
+    assert (event["http_status"], event["error_code"], event["target"]) == (status, code, "audit/events")
+
+
+async def test_an_unknown_query_parameter_is_told_beside_the_valid_ones(get: Get) -> None:
+    error = (await get(since="2026-11-24")).json()["error"]
+    assert error["message"].startswith("Unknown query parameter `since`. Valid: `from`, `to`, ")
+    assert error["param"] == "since"
+
+
+async def test_an_offset_whose_plus_sign_was_not_encoded_is_explained(get: Get) -> None:
+    error = (await get(**{"from": "2026-11-24T00:00:00 01:00"})).json()["error"]
+    assert "%2B" in error["hint"]

@@ -126,3 +126,23 @@ def test_a_number_beyond_64_bits_does_not_stop_the_record() -> None:
 def test_groups_and_scopes_are_kept_for_replay() -> None:
     who = document(admitted(replace(ANA, groups=frozenset({"g-2", "g-1"}), scopes=frozenset({"s"}))))["who"]
     assert (who["groups"], who["scopes"]) == (["g-1", "g-2"], ["s"])
+
+
+def test_the_data_class_that_was_decided_by_is_on_record_also_when_none_was_sent() -> None:
+    decided = replace(ALLOW, default_data_class="internal")
+    silent = document(finished(admitted(asked=decided, decision=decided)))
+    assert "data_class" not in silent["what"]
+    assert silent["decision"]["data_class"] == "internal"
+    stated = admitted(context=replace(context(), data_class="restricted"), asked=decided, decision=decided)
+    assert document(finished(stated))["decision"]["data_class"] == "restricted"
+
+
+def test_metadata_is_kept_as_erasable_labels_and_committed_to() -> None:
+    exchange = admitted()
+    assert exchange.request is not None
+    labelled = replace(exchange, request=replace(exchange.request, metadata={"project": "p1", "Ana": "x" * 600}))
+    record = request_record(ORIGIN, UUID(int=1), NOW, "intent", labelled, request_caller(ORIGIN, labelled))
+    personal, _ = decode_side(record.side)
+    assert personal["labels"] == {"project": "p1", "Ana": "x" * 512}
+    assert b"project" not in record.rec
+    assert "labels" in parse_json(record.rec)["who"]["commit"]
