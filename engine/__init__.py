@@ -21,6 +21,7 @@ from engine.errors import (
     WeightsMismatch,
 )
 from engine.inspection import check_model
+from engine.llm import LLM, CompletionOutput, RequestOutput
 from engine.loop import EngineState
 from engine.metrics import EngineCollector
 from engine.offline import ChoiceResult, GenerationResult, LLMEngine
@@ -41,8 +42,10 @@ from engine.stats import EngineStats, ShareStats
 from engine.stream import GenerationStream
 
 __all__ = [
+    "LLM",
     "AsyncEngine",
     "ChoiceResult",
+    "CompletionOutput",
     "DeadlineExceeded",
     "DuplicateRequest",
     "EngineCollector",
@@ -71,6 +74,7 @@ __all__ = [
     "Progress",
     "PromptScore",
     "PromptTooLong",
+    "RequestOutput",
     "SamplingParams",
     "ShareStats",
     "TextTooLong",
