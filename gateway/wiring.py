@@ -371,14 +371,23 @@ def policy_state(access: AccessService) -> Mapping[str, object]:
     return {"state": status.state, "version": status.version, "age_s": status.age_s}
 
 
-def cache_salt(key: bytes) -> Callable[[Principal, RequestContext], bytes]:
-    """The prefix-cache domain of a request: a keyed digest of tenant and data class, never of anything in the body."""
+def cache_salt(key: bytes) -> Callable[[Principal, RequestContext, str], bytes]:
+    """The prefix-cache domain of a request, by the obligation `prefixCache`: a keyed digest of its tenant, department
+    or user, and of the data class; never of anything in the body. Who has no department is a domain of one."""
 
     @lru_cache(maxsize=4096)
-    def salt(tenant: str, data_class: str | None) -> bytes:
-        return hmac.digest(key, f"{tenant}\x1f{data_class or ''}".encode(), hashlib.sha256)
+    def salt(*parts: str) -> bytes:
+        return hmac.digest(key, "\x1f".join(parts).encode(), hashlib.sha256)
 
-    return lambda principal, context: salt(principal.tenant, context.data_class)
+    def of(principal: Principal, context: RequestContext, scope: str) -> bytes:
+        parts: tuple[str, ...] = (principal.tenant, context.data_class or "")
+        if scope == "department" and principal.department is not None:
+            parts = (*parts, "department", principal.department)
+        elif scope != "tenant":
+            parts = (*parts, "user", principal.issuer, principal.subject)
+        return salt(*parts)
+
+    return of
 
 
 def default_policy() -> Path:

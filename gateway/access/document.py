@@ -32,9 +32,11 @@ from gateway.access.fields import (
 )
 from gateway.access.vocabulary import (
     AnyAction,
+    CachedTokens,
     ContentLogging,
     DataClass,
     Guardrails,
+    PrefixCache,
     PrincipalType,
     Redaction,
 )
@@ -218,6 +220,8 @@ class ObligationSpec(Part):
     redaction: Redaction | None = None
     content_logging: ContentLogging | None = None
     require_locality: Word | None = None
+    prefix_cache: PrefixCache | None = None
+    cached_tokens: CachedTokens | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     """Lower runs first."""
     share_weight: Annotated[float, Field(gt=0, le=1000)] | None = None

@@ -9,7 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from gateway.access.document import ObligationSpec
-from gateway.access.vocabulary import GUARDRAIL_ORDER, LOGGING_ORDER, REDACTION_ORDER
+from gateway.access.vocabulary import (
+    CACHED_TOKENS_ORDER,
+    GUARDRAIL_ORDER,
+    LOGGING_ORDER,
+    PREFIX_CACHE_ORDER,
+    REDACTION_ORDER,
+)
 from gateway.flow.values import Obligations
 
 NOTHING = Obligations()
@@ -32,6 +38,12 @@ def merge_obligations(specs: Iterable[ObligationSpec | None]) -> tuple[Obligatio
         redaction=_strongest(REDACTION_ORDER, [spec.redaction for spec in written], NOTHING.redaction),  # type: ignore[arg-type]
         guardrails=_strongest(GUARDRAIL_ORDER, [spec.guardrails for spec in written], NOTHING.guardrails),
         require_locality=min(localities, default=None),
+        prefix_cache=_strongest(  # type: ignore[arg-type]
+            PREFIX_CACHE_ORDER, [spec.prefix_cache for spec in written], NOTHING.prefix_cache
+        ),
+        cached_tokens=_strongest(  # type: ignore[arg-type]
+            CACHED_TOKENS_ORDER, [spec.cached_tokens for spec in written], NOTHING.cached_tokens
+        ),
         priority=max(priorities, default=NOTHING.priority),
         share_weight=min(weights, default=NOTHING.share_weight),
     )

@@ -19,10 +19,12 @@ from gateway.access.evaluator import evaluate, rule_masks
 from gateway.access.holder import holder_of, principal_key
 from gateway.access.snapshot import CompiledRule, Snapshot
 from gateway.access.vocabulary import (
+    CACHED_TOKENS_ORDER,
     DATA_CLASSES,
     GUARDRAIL_ORDER,
     INFERENCE_ACTIONS,
     LOGGING_ORDER,
+    PREFIX_CACHE_ORDER,
     REDACTION_ORDER,
 )
 from gateway.flow.context import Client, RequestContext
@@ -156,6 +158,8 @@ def _weaker(old: Obligations, new: Obligations) -> str | None:
         ("redaction", REDACTION_ORDER, old.redaction, new.redaction),
         ("guardrails", GUARDRAIL_ORDER, old.guardrails, new.guardrails),
         ("contentLogging", LOGGING_ORDER, old.content_logging, new.content_logging),
+        ("prefixCache", PREFIX_CACHE_ORDER, old.prefix_cache, new.prefix_cache),
+        ("cachedTokens", CACHED_TOKENS_ORDER, old.cached_tokens, new.cached_tokens),
     ):
         if order.index(now) < order.index(then):
             return name

@@ -25,6 +25,8 @@ PrincipalType = Literal["user", "service"]
 Redaction = Literal["off", "flag", "redact", "block"]
 Guardrails = Literal["off", "default", "strict"]
 ContentLogging = Literal["none", "hash", "redacted", "encrypted"]
+PrefixCache = Literal["tenant", "department", "user"]
+CachedTokens = Literal["show", "hide"]
 
 INFERENCE_ACTIONS: tuple[str, ...] = get_args(InferenceAction)
 ADMIN_ACTIONS: tuple[str, ...] = get_args(AdminAction)
@@ -32,6 +34,8 @@ DATA_CLASSES: tuple[str, ...] = get_args(DataClass)
 REDACTION_ORDER: tuple[str, ...] = get_args(Redaction)
 GUARDRAIL_ORDER: tuple[str, ...] = get_args(Guardrails)
 LOGGING_ORDER: tuple[str, ...] = get_args(ContentLogging)
+PREFIX_CACHE_ORDER: tuple[str, ...] = get_args(PrefixCache)
+CACHED_TOKENS_ORDER: tuple[str, ...] = get_args(CachedTokens)
 
 SIGNED_IN_ONLY = "policy.approve"
 """The action of a second person: of somebody who signed in, never of a machine, whatever a rule says."""

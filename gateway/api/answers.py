@@ -34,7 +34,7 @@ class UsageView(Described):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: PromptDetails
+    prompt_tokens_details: PromptDetails | None = Field(None, description="absent where policy hides it")
 
 
 class TokenView(Described):

@@ -25,11 +25,16 @@ def answer_headers(exchange: Exchange, *, final: bool) -> Headers:
         found.append((b"x-esclusa-overhead-ms", b"%.2f" % (timings.overhead_us / 1e3)))
     if final and served is not None:
         found.append((b"x-esclusa-cost", f"{exchange.cost_micro / 1e6:.6f} {served.currency}".encode()))
-        found.append((b"x-esclusa-cached-tokens", b"%d" % exchange.usage.cached_tokens))
+        if tells_cached_tokens(exchange):
+            found.append((b"x-esclusa-cached-tokens", b"%d" % exchange.usage.cached_tokens))
     if exchange.reservation is not None:
         for name, value in ratelimit_headers(exchange.reservation).items():
             found.append((_NAMES.get(name) or name.encode(), header_value(value)))
     return found
+
+
+def tells_cached_tokens(exchange: Exchange) -> bool:
+    return exchange.decision is None or exchange.decision.obligations.cached_tokens == "show"
 
 
 _NAMES = {

@@ -107,7 +107,7 @@ class Inference:
             tail = b""
             if request.include_usage:
                 exchange = answer.exchange
-                usage = {"choices": [], "usage": usage_object(exchange.usage)}
+                usage = {"choices": [], "usage": usage_object(exchange)}
                 tail = frame({**head, **usage, "x_esclusa": extension(exchange, exchange.stop_cause)})
             await events.finish(tail)
 

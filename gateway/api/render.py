@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from gateway.flow.values import Chunk, Exchange, TokenLogprob, Usage
+from gateway.api.headers import tells_cached_tokens
+from gateway.flow.values import Chunk, Exchange, TokenLogprob
 
 
 class Shape(Protocol):
@@ -120,7 +121,7 @@ def envelope(shape: Shape, exchange: Exchange, *, streaming: bool) -> dict[str, 
 def whole_answer(shape: Shape, exchange: Exchange, choices: Sequence[Parts]) -> dict[str, Any]:
     body = envelope(shape, exchange, streaming=False)
     body["choices"] = [shape.whole(index, parts) for index, parts in enumerate(choices)]
-    body["usage"] = usage_object(exchange.usage)
+    body["usage"] = usage_object(exchange)
     if isinstance(shape, ChatShape) and choices[0].prompt_logprobs is not None:
         body["prompt_logprobs"] = prompt_logprobs_object(choices[0].prompt_logprobs)
     body["x_esclusa"] = extension(exchange, next((part.stop_cause for part in choices if part.stop_cause), None))
@@ -141,13 +142,17 @@ def extension(exchange: Exchange, stop_cause: str | None) -> dict[str, Any]:
     return body
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
-    return {
+def usage_object(exchange: Exchange) -> dict[str, Any]:
+    """Without the cached tokens where policy hides them: they tell whether somebody else has sent the same prompt."""
+    usage = exchange.usage
+    body: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
-        "prompt_tokens_details": {"cached_tokens": usage.cached_tokens},
     }
+    if tells_cached_tokens(exchange):
+        body["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    return body
 
 
 def _chat_logprobs(entries: Sequence[TokenLogprob]) -> dict[str, Any]:

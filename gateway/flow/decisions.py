@@ -27,6 +27,10 @@ class Obligations:
     guardrails: str = "default"
     """`off | default | strict`: what becomes of attempts to steer the model, and of what cannot be inspected."""
     require_locality: str | None = None
+    prefix_cache: Literal["tenant", "department", "user"] = "tenant"
+    """Who may share what the engine has already computed of a prompt."""
+    cached_tokens: Literal["show", "hide"] = "show"
+    """Whether the caller hears how much of the prompt was computed before."""
     priority: int = 0
     share_weight: float = 1.0
 

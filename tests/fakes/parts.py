@@ -300,7 +300,7 @@ class Bench:
             backends={"engine": self.backend},
             audit=self.audit,
             clock=self.clock,
-            salt=lambda principal, context: b"salt",
+            salt=lambda principal, context, scope: b"salt",
             denial=lambda verdict: RateLimited(verdict.reason),
             inspector=self.inspector,
             observer=self,
