@@ -212,7 +212,9 @@ class AuditSettings(Section):
     spool_quota_bytes: int = 10 * 1024**3
     group_commit_ms: float = 2.0
     group_commit_records: int = 256
-    retention_days: int = Field(400, ge=183)
+    retention_days: int = Field(
+        400, ge=183, description="months of the trail that are older are removed, after a record that tells of them"
+    )
     hmac_key: SecretStr | None = None
     content_keys: SecretStr | None = None
     """`<id>:<base64 of 32 bytes>`, several separated by white space: the first encrypts prompts and answers where

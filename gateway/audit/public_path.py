@@ -59,6 +59,7 @@ WORDS = frozenset(
         "validate",
         "versions",
         "wake",
+        "esclusa audit erase",
         "esclusa policy apply --database",
         "",
     }

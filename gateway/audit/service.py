@@ -11,7 +11,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Callable, Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -29,9 +29,11 @@ from gateway.audit.flood import Bulk, FloodGate
 from gateway.audit.group import SpoolClosed, SpoolLimits
 from gateway.audit.notices import admin_record, bulk_record, interrupted_record
 from gateway.audit.request_event import request_caller, request_record
+from gateway.audit.retention import Expired, find_expired, keep_removing, remove_expired
 from gateway.audit.runs import Run
 from gateway.audit.segment import DiskFile, SegmentFile
 from gateway.audit.spool import Spool
+from gateway.audit.system_event import RETAIN, system_record
 from gateway.audit.tally import Tally
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
@@ -67,6 +69,7 @@ class AuditService:
         self._engine, self._settings, self._spool_dir = engine, settings, spool_dir
         self._clock, self._ids, self._open_file = clock, ids, open_file
         self._node_id, self._version = node_id, gateway_version
+        self._kept = timedelta(days=settings.retention_days)
         self._open: dict[UUID, Caller] = {}
         self._contents = ContentRecorder(sealer)
         self._flood = FloodGate(settings.unknown_per_minute)
@@ -121,6 +124,9 @@ class AuditService:
         self._tasks = [
             asyncio.create_task(self._run.keep_sealing(self._settings.seal_s), name="audit-seals"),
             asyncio.create_task(self._courier.run(), name="audit-courier"),
+            asyncio.create_task(
+                keep_removing(self._engine, self._clock, self._kept, self._tell_removed), name="audit-retention"
+            ),
             asyncio.create_task(self._watch(), name="audit-watch"),
         ]
 
@@ -220,6 +226,13 @@ class AuditService:
         """
         self._tally.add(request_id, status, code, source, route, self._clock.now(), count)
 
+    async def find_expired(self) -> list[Expired]:
+        return await find_expired(self._engine, self._clock.now() - self._kept)
+
+    async def retain(self) -> list[Expired]:
+        """Remove what is older than `audit.retention_days`, each month after a record that tells of it."""
+        return await remove_expired(self._engine, self._clock.now() - self._kept, self._tell_removed)
+
     async def settle(self, timeout_s: float = 1.0) -> Lag:
         """Wait, at most so long, until what was written before can be read from Postgres. Never raises."""
         try:
@@ -275,6 +288,12 @@ class AuditService:
         future = self._spool.submit(record.rec, record.side, wait=wait, keep=keep)
         if future is not None:
             await future
+
+    async def _tell_removed(self, facts: dict[str, Any]) -> None:
+        await self._write_for_courier(
+            system_record(self._origin, self._ids.uuid7(), self._clock.now(), RETAIN, facts), keep=False
+        )
+        await self.settle(FINISH_S)
 
     async def _close_orphan(self, intent: dict[str, Any], personal: dict[str, str], lost: bool) -> None:
         outcome = Outcome.RECORD_LOST if lost else Outcome.INTERRUPTED

@@ -262,3 +262,9 @@ def _line(row: Mapping[str, Any]) -> str:
 def _printable(text: str) -> str:
     """A user agent or a subject must not move the terminal's cursor (T30)."""
     return "".join(sign if sign.isprintable() else "\ufffd" for sign in text)
+
+
+from gateway.cli import audit_upkeep  # noqa: E402 - its commands belong to the same group
+
+app.command("erase")(audit_upkeep.erase)
+app.command("retain")(audit_upkeep.retain)

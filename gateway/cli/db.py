@@ -13,7 +13,7 @@ import typer
 
 T = TypeVar("T")
 
-app = typer.Typer(help="The database schema: upgrade, current, check, downgrade.", no_args_is_help=True)
+app = typer.Typer(help="The database schema: upgrade, current, check, downgrade, grants.", no_args_is_help=True)
 
 CONFIG = typer.Option(None, "--config", help="Settings file (YAML).")
 JSON = typer.Option(False, "--json", help="JSON on stdout.")
@@ -89,6 +89,22 @@ def downgrade(
 
     at = _with_database(config, work)
     _say(as_json, {"current": at}, at or "empty")
+
+
+@app.command("grants")
+def grants(
+    role: str = typer.Option(..., "--role", help="The database role of the running gateway."),
+    with_erasure: bool = typer.Option(False, "--with-erasure", help="Also what `esclusa audit erase` needs."),
+    with_retention: bool = typer.Option(False, "--with-retention", help="Also what removing old records needs."),
+) -> None:
+    """Print the SQL that lets a role run the gateway without owning the tables. Needs no database.
+
+    Example: esclusa db grants --role esclusa_app | psql "$OWNER_DATABASE_URL"
+    """
+    from gateway.storage.grants import grant_statements
+
+    for statement in grant_statements(role, erasure=with_erasure, retention=with_retention):
+        print(f"{statement};")
 
 
 def _with_database(config: Path | None, work: Callable[[str], Awaitable[T]]) -> T:

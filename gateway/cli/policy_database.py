@@ -6,25 +6,20 @@ without its audit event, which goes through this machine's spool like those of a
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from getpass import getuser
-from importlib.metadata import version as installed_version
 from pathlib import Path
-
-from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.access.diff import differences, summary
 from gateway.access.parsing import parse_policy
 from gateway.access.repository import PolicyRepository
 from gateway.access.versions import Author, NewVersion, StaleVersion, StoredVersion
-from gateway.audit.service import AuditService
+from gateway.cli.on_record import open_audit
 from gateway.cli.policy_files import load_policy, run_file, syntax_of
 from gateway.errors import ConfigError
 from gateway.flow.context import RequestContext, SystemClock, SystemIds
 from gateway.flow.values import AdminEvent, ModelCard, Principal
-from gateway.places import spool_dir
 from gateway.settings import Settings
 from gateway.storage.postgres import make_engine
 
@@ -59,7 +54,7 @@ async def apply_to_database(
                 f"the policy in force is {current.etag if current else 'none'}, not {if_match}",
                 hint="look at it again before you overwrite it",
             )
-        audit = await _open_audit(engine, settings, stack)
+        audit = await open_audit(engine, settings, stack)
         content = NewVersion(
             source=loaded.source.text,
             syntax=syntax_of(path),
@@ -77,28 +72,6 @@ async def apply_to_database(
             raise ConfigError("somebody else changed the policy meanwhile", hint="look at it and try again") from None
         await audit.admin(event_of(current, stored))
         return stored
-
-
-async def _open_audit(engine: AsyncEngine, settings: Settings, stack: AsyncExitStack) -> AuditService:
-    folder = spool_dir(settings)
-    audit = AuditService(
-        engine,
-        settings=settings.audit,
-        spool_dir=folder,
-        clock=SystemClock(),
-        ids=SystemIds(),
-        node_id=socket.gethostname(),
-        gateway_version=installed_version("esclusa"),
-    )
-    try:
-        await audit.start()
-    except OSError as error:
-        raise ConfigError(
-            f"the audit spool {folder} cannot be written ({error.strerror}), so nothing was changed",
-            hint="run this as the user of the gateway, or set ESCLUSA_AUDIT__SPOOL_DIR",
-        ) from None
-    stack.push_async_callback(audit.close)
-    return audit
 
 
 def event_of(before: StoredVersion | None, stored: StoredVersion) -> AdminEvent:

@@ -193,3 +193,32 @@ def test_db_downgrade_needs_a_yes(run: Run) -> None:
     assert run("db", "downgrade", "base", "--yes").stdout.strip() == "empty"
     assert run("db", "check").exit_code == 1
     assert "-> 0" in run("db", "upgrade").stdout
+
+
+def test_erase_takes_a_person_out_and_is_on_record(run: Run, spool: Path, database_url: str) -> None:
+    write(database_url, spool)
+    issuer = ANA.issuer
+    who = ("--tenant", "acme", "--issuer", issuer, "--subject", "u-1042", "--reason", "request 17", "--json")
+    erased = json.loads(run("audit", "erase", *who).stdout)
+    assert erased == {"own": 2, "mentions": 0, "contents": 0, "quarantined": 0}
+    assert "u-1042" not in run("audit", "tail").stdout
+    (event,) = [
+        json.loads(line)
+        for line in run("audit", "tail", "--json").stdout.splitlines()
+        if json.loads(line)["phase"] == "admin"
+    ]
+    assert (event["action"], event["tenant"]) == ("audit.erase", "acme")
+    assert run("audit", "verify").exit_code == 0
+
+
+def test_retain_says_what_it_would_remove(run: Run, spool: Path, database_url: str) -> None:
+    write(database_url, spool)
+    assert "nothing to remove" in run("audit", "retain", "--dry-run").stdout
+    assert json.loads(run("audit", "retain", "--json").stdout) == {"dry_run": False, "removed": []}
+
+
+def test_grants_are_printed_for_a_role(run: Run) -> None:
+    plain = run("db", "grants", "--role", "app").stdout
+    assert 'GRANT SELECT, INSERT ON audit_event, audit_quarantine TO "app";' in plain
+    assert "UPDATE (subject" not in plain
+    assert "audit_drop_expired" in run("db", "grants", "--role", "app", "--with-retention").stdout
