@@ -59,6 +59,7 @@ class EngineCollector(Collector):
         moment = [(labels, config, stats()) for labels, config, stats in self._engines]
         yield from _gauges(moment)
         yield from _counters(moment)
+        yield from _own(moment)
         for name, text in HISTOGRAMS.items():
             family = HistogramMetricFamily(f"vllm:{name}", text, labels=_LABELS)
             for labels, _, stats in moment:
@@ -147,6 +148,28 @@ def _counters(moment: _Moment) -> Iterable[Metric]:
             success.add_metric((*labels, reason), count)
         accepted.add_metric((*labels, "0"), 0)
     yield from (by_source, success, accepted)
+
+
+def _own(moment: _Moment) -> Iterable[Metric]:
+    """What vLLM has no name for: whether the engine thread lives, and what it has survived."""
+    state = GaugeMetricFamily("esclusa_engine_state", "1 in the present state.", labels=(*_LABELS, "state"))
+    stalled = GaugeMetricFamily(
+        "esclusa_engine_stalled_s", "Seconds that the present step is beyond the watchdog's limit.", labels=_LABELS
+    )
+    counters: dict[str, tuple[str, Callable[[EngineStats], float]]] = {
+        "restarts": ("Rebuilds after the loop or the runner died.", lambda s: s.restarts),
+        "step_faults": ("Steps that raised and were run again in parts.", lambda s: s.step_faults),
+        "poison_refusals": ("Requests refused because equal ones stopped the engine twice.", lambda s: s.poisoned),
+    }
+    for labels, _, stats in moment:
+        state.add_metric((*labels, "stalled" if stats.stalled_s > 0 else stats.state), 1.0)
+        stalled.add_metric(labels, stats.stalled_s)
+    yield from (state, stalled)
+    for name, (text, value) in counters.items():
+        family = CounterMetricFamily(f"esclusa_engine_{name}", text, labels=_LABELS)
+        for labels, _, stats in moment:
+            family.add_metric(labels, value(stats))
+        yield family
 
 
 def _cumulative(data: HistogramData) -> list[tuple[str, float]]:

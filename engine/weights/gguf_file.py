@@ -56,6 +56,14 @@ BLOCK_LAYOUT: dict[QuantType, tuple[int, int]] = {
 """Encoding -> (weights in a block, bytes of a block)."""
 
 
+UNREAD = {
+    **{9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S"},
+    **{20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"},
+    **{29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"},
+}
+"""Names of ggml's other encodings, for the refusal."""
+
+
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
     """`shape` is row major (outermost first, the reverse of the file); `offset` counts from the start of the file."""
@@ -154,7 +162,8 @@ def _parse(path: Path, cursor: _Cursor, size: int) -> GgufFile:
     for name, shape, kind, offset in entries:
         if kind not in QuantType.__members__.values():
             raise UnsupportedModel(
-                f"tensor {name} has GGUF encoding {kind}", hint=f"encodings read: {', '.join(QuantType.__members__)}"
+                f"tensor {name} has GGUF encoding {UNREAD.get(kind, kind)}",
+                hint=f"encodings read: {', '.join(QuantType.__members__)}",
             )
         quant = QuantType(kind)
         weights, nbytes_block = BLOCK_LAYOUT[quant]

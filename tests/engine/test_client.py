@@ -27,7 +27,7 @@ from engine.scheduler import Scheduler
 from engine.step import Step
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.engines import collect, config, loader_of, request, text_of, tokens_of, until
-from tests.fakes.hang_guard import HANG_S
+from tests.fakes.hang_guard import HANG_S, hang_guard
 from tests.fakes.runner import FakeRunner
 
 Start = Callable[..., Awaitable[AsyncEngine]]
@@ -105,7 +105,7 @@ async def test_closing_gives_up_a_load_under_way() -> None:
     engine = AsyncEngine(config(), loader=load)
     starting = asyncio.create_task(engine.start())
     await asyncio.get_running_loop().run_in_executor(None, reached.wait, 5)
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await engine.close()
         with pytest.raises(EngineUnavailable):
             await starting
@@ -123,7 +123,7 @@ async def test_a_cancelled_start_leaves_an_engine_that_can_be_closed() -> None:
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(engine.start(), 0.05)
     release.set()
-    async with asyncio.timeout(5):
+    async with hang_guard():
         await engine.close()
     assert engine.state is EngineState.STOPPED
 
@@ -376,7 +376,7 @@ async def test_a_paused_engine_still_ends_requests_by_command_and_by_deadline(st
     late = engine.generate(request("late", max_tokens=5, deadline_s=time.monotonic() + 0.05))
     engine.abort("running", "administrator")
     engine.stop("waiting", "budget")
-    async with asyncio.timeout(3):
+    async with hang_guard():
         ends = [(await collect(stream))[-1] for stream in (running, waiting)]
         with pytest.raises(DeadlineExceeded):
             await collect(late)

@@ -116,3 +116,11 @@ def test_a_value_on_a_bound_belongs_to_its_bucket() -> None:
     for value in (1.0, 1.5, 2.0, 2.1):
         histogram.observe(value)
     assert histogram.snapshot().counts == (1, 2, 1)
+
+
+def test_the_state_of_the_engine_and_what_it_has_survived_are_exported() -> None:
+    exported = scrape()
+    states = {dict(labels)["state"]: value for labels, value in exported["esclusa_engine_state"].items()}
+    assert states == {"ready": 1.0}
+    for name in ("esclusa_engine_stalled_s", "esclusa_engine_restarts", "esclusa_engine_poison_refusals"):
+        assert list(exported[name].values()) == [0.0]

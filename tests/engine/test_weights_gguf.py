@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import numpy as np
 import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
 
 from engine.errors import UnsupportedModel, WeightsMismatch
-from engine.weights.gguf_file import read_gguf
+from engine.weights.gguf_file import UNREAD, QuantType, read_gguf
 from engine.weights.loader import open_checkpoint
 from kernels.reference.dequantize import dequantize
 
@@ -278,3 +279,26 @@ def test_an_unknown_architecture_lists_the_supported_ones(tmp_path: Path) -> Non
 def test_a_path_that_is_not_there_is_named_without_its_folders(tmp_path: Path) -> None:
     with pytest.raises(WeightsMismatch, match=r"no model at 'absent\.gguf'"):
         open_checkpoint(tmp_path / "absent.gguf")
+
+
+def test_an_encoding_that_is_not_read_is_named_as_ggml_names_it() -> None:
+    known = {kind.value: kind.name for kind in gguf.GGMLQuantizationType}
+    read = {kind.value for kind in QuantType}
+    assert {kind: name for kind, name in UNREAD.items() if known.get(kind) != name} == {}
+    assert not read & set(UNREAD)
+    assert {"Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"} <= set(UNREAD.values())
+
+
+def test_a_file_in_an_encoding_that_is_not_read_is_refused_by_its_name(tmp_path: Path) -> None:
+    writer = gguf.GGUFWriter(tmp_path / "model.gguf", "llama")
+    writer.add_tensor(
+        "token_embd.weight",
+        np.zeros((1, 18), dtype=np.uint8),
+        raw_dtype=gguf.GGMLQuantizationType.IQ4_NL,
+    )
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    with pytest.raises(UnsupportedModel, match="IQ4_NL"):
+        read_gguf(tmp_path / "model.gguf")

@@ -14,6 +14,7 @@ from engine.scheduler import Scheduler
 from engine.sequence import Kind
 from engine.sequence import Sequence as LiveSequence
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer
+from tests.fakes.hang_guard import hang_guard
 from tests.fakes.runner import FakeRunner
 
 _order = count(1)
@@ -106,7 +107,7 @@ class Rig:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Wait for the engine's own thread; its snapshot may be 50 ms old."""
-    async with asyncio.timeout(10):
+    async with hang_guard():
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0.005)
 
