@@ -153,6 +153,8 @@ async def open_services(
         engine = await _database(settings, stack, progress)
         progress.update("starting services", 50.0)
         sealer = _sealer(settings.audit)
+        inspector = GuardrailInspector(settings.guardrails)
+        stack.callback(inspector.close)
         audit = AuditService(
             engine,
             settings=settings.audit,
@@ -162,6 +164,7 @@ async def open_services(
             node_id=node_id,
             gateway_version=version,
             sealer=sealer,
+            redact=inspector.redacted,
         )
         try:
             await _start(audit, stack)
@@ -192,8 +195,6 @@ async def open_services(
         limits = _limiter(settings, clock, ids, own_boot, dead_boots)
         await _start(limits, stack)
         backends, loaded, engines = await _backends(settings, stack, progress, registry)
-        inspector = GuardrailInspector(settings.guardrails)
-        stack.callback(inspector.close)
         pipeline = Pipeline(
             authenticator=identity,
             authorizer=access,

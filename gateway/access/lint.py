@@ -135,11 +135,15 @@ def _empty_roles(snapshot: Snapshot) -> Iterator[Problem]:
             yield _warning(f"role `{name}` gives nothing: no allow rule names it", ("roles", name), "empty_role")
 
 
+STORING = ("encrypted", "redacted")
+"""Values of `contentLogging` that need a key."""
+
+
 def _unsealed(snapshot: Snapshot) -> Iterator[Problem]:
     for index, rule in enumerate(snapshot.document.rules):
-        if rule.obligations is not None and rule.obligations.content_logging == "encrypted":
+        if rule.obligations is not None and rule.obligations.content_logging in STORING:
             yield _warning(
-                f"`{rule.id}` wants encrypted content, and this gateway has no key: its requests will be refused",
+                f"`{rule.id}` wants content stored, and this gateway has no key: its requests will be refused",
                 ("rules", index, "obligations", "contentLogging"),
                 "other",
                 "set `audit.content_key_file`",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from datetime import datetime
 from uuid import UUID
 
@@ -27,6 +27,10 @@ from gateway.flow.values import ChatRequest, Exchange
 
 log = logging.getLogger("esclusa.audit")
 
+STORED = ("encrypted", "redacted")
+"""Values of `contentLogging` that keep texts."""
+Redact = Callable[[ChatRequest], Awaitable[ChatRequest | None]]
+"""The request as it may be stored; None when that cannot be said."""
 LARGE_CHARACTERS = 64 * 1024
 """Longer texts are encrypted in a thread: the event loop would feel them."""
 
@@ -34,20 +38,20 @@ LARGE_CHARACTERS = 64 * 1024
 class ContentRecorder:
     """`sealer` None: no key is configured, and a request whose texts must be stored is refused before it runs."""
 
-    def __init__(self, sealer: ContentSealer | None) -> None:
-        self._sealer = sealer
+    def __init__(self, sealer: ContentSealer | None, redact: Redact | None = None) -> None:
+        self._sealer, self._redact = sealer, redact
         self._has_prompt: set[UUID] = set()
 
     async def of_intent(self, exchange: Exchange, now: datetime) -> tuple[Sealed, ...]:
         """The prompt, where policy wants it. For a request that is about to run it raises `Unavailable` (503
         `content_key_missing`) without a key and `RequestTooLarge` (413) for what cannot be stored."""
-        if content_level(exchange) != "encrypted" or exchange.request is None:
+        if content_level(exchange) not in STORED or exchange.request is None:
             return ()
         runs = exchange.failure is None
         if self._sealer is None:
             if runs:
                 raise Unavailable(
-                    "Policy asks for encrypted content, and this gateway has no key for it.",
+                    "Policy asks for content to be stored, and this gateway has no key for it.",
                     code="content_key_missing",
                     hint="an operator must set `audit.content_key_file`, or the policy's `contentLogging` must change",
                     retry_after_s=60,
@@ -63,15 +67,15 @@ class ContentRecorder:
                 ) from None
             return ()
         self._has_prompt.add(exchange.request_id)
-        return (sealed,)
+        return () if sealed is None else (sealed,)
 
     async def of_completion(self, exchange: Exchange, now: datetime) -> tuple[Sealed, ...]:
         """The answer; and the prompt where only a later hop asked for it. Never raises."""
         has_prompt = exchange.request_id in self._has_prompt
         self._has_prompt.discard(exchange.request_id)
-        if self._sealer is None or content_level(exchange) != "encrypted" or exchange.request is None:
+        if self._sealer is None or content_level(exchange) not in STORED or exchange.request is None:
             return ()
-        found: list[Sealed] = []
+        found: list[Sealed | None] = []
         if not has_prompt and exchange.served is not None:
             try:
                 found.append(await self._prompt(self._sealer, exchange, exchange.request, now))
@@ -80,9 +84,16 @@ class ContentRecorder:
         texts = exchange.completion_texts
         if texts:
             found.append(await self._response(self._sealer, exchange, texts, now))
-        return tuple(found)
+        return tuple(one for one in found if one is not None)
 
-    async def _prompt(self, sealer: ContentSealer, exchange: Exchange, request: ChatRequest, now: datetime) -> Sealed:
+    async def _prompt(
+        self, sealer: ContentSealer, exchange: Exchange, request: ChatRequest, now: datetime
+    ) -> Sealed | None:
+        """None where it must be redacted and cannot be."""
+        cleaned = await self._cleaned(exchange, request)
+        if cleaned is None:
+            return None
+        request = cleaned
         size = sum(len(turn.content) for turn in request.messages) + sum(map(len, request.inputs))
         size += len(request.prompt or ())
         request_id, tenant = exchange.request_id, tenant_of(exchange)
@@ -90,7 +101,11 @@ class ContentRecorder:
 
     async def _response(
         self, sealer: ContentSealer, exchange: Exchange, texts: tuple[str, ...], now: datetime
-    ) -> Sealed:
+    ) -> Sealed | None:
+        cleaned = await self._cleaned(exchange, ChatRequest("embeddings", "-", inputs=texts))
+        if cleaned is None:
+            return None
+        texts = cleaned.inputs
         request_id, tenant = exchange.request_id, tenant_of(exchange)
 
         def seal() -> Sealed:
@@ -100,6 +115,16 @@ class ContentRecorder:
                 return sealer.seal("response", cut_response(texts), request_id, tenant, now)
 
         return await _run(sum(map(len, texts)), seal)
+
+    async def _cleaned(self, exchange: Exchange, request: ChatRequest) -> ChatRequest | None:
+        if content_level(exchange) != "redacted":
+            return request
+        cleaned = None if self._redact is None else await self._redact(request)
+        if cleaned is None:
+            log.warning(
+                "a text could not be redacted and is not stored", extra={"request_id": str(exchange.request_id)}
+            )
+        return cleaned
 
 
 def tenant_of(exchange: Exchange) -> str:

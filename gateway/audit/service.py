@@ -21,7 +21,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.audit.boots import Boot, commitment_key, create_boot, restore_key
 from gateway.audit.canonical import CommitmentKey, genesis
 from gateway.audit.content import ContentSealer
-from gateway.audit.content_recorder import ContentRecorder
+from gateway.audit.content_recorder import ContentRecorder, Redact
 from gateway.audit.courier import Courier, Lag
 from gateway.audit.damage import Damage, damage_record
 from gateway.audit.event import Caller, Origin, Phase, Record
@@ -64,6 +64,7 @@ class AuditService:
         node_id: str,
         gateway_version: str,
         sealer: ContentSealer | None = None,
+        redact: Redact | None = None,
         open_file: Callable[[Path], SegmentFile] = DiskFile,
     ) -> None:
         self._engine, self._settings, self._spool_dir = engine, settings, spool_dir
@@ -71,7 +72,7 @@ class AuditService:
         self._node_id, self._version = node_id, gateway_version
         self._kept = timedelta(days=settings.retention_days)
         self._open: dict[UUID, Caller] = {}
-        self._contents = ContentRecorder(sealer)
+        self._contents = ContentRecorder(sealer, redact)
         self._flood = FloodGate(settings.unknown_per_minute)
         self._folded: set[UUID] = set()
         self._tally = Tally()

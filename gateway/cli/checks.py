@@ -175,6 +175,7 @@ def check_policy(settings: Settings) -> Finding:
 
 
 def check_content(settings: Settings) -> Finding:
+    from gateway.access.lint import STORING
     from gateway.access.parsing import parse_policy
     from gateway.audit.content_keys import load_content_keys
     from gateway.wiring import default_policy
@@ -192,13 +193,13 @@ def check_content(settings: Settings) -> Finding:
         return Finding("content", "ok", f"{len(keys.keys)} key(s), `{keys.current}` encrypts")
     if settings.local.enabled:
         return Finding("content", "ok", "no key is configured: local mode makes one")
-    asking = [rule.id for rule in rules if rule.obligations and rule.obligations.content_logging == "encrypted"]
+    asking = [rule.id for rule in rules if rule.obligations and rule.obligations.content_logging in STORING]
     if asking:
         return Finding(
-            "content", "fail", f"no key, and `contentLogging: encrypted` in {', '.join(asking[:5])}: 503 for them",
+            "content", "fail", f"no key, and content is to be stored by {', '.join(asking[:5])}: 503 for them",
             "`audit.content_key_file`", "docs/concepts/audit.md, section on content",
         )  # fmt: skip
-    return Finding("content", "ok", "no key is configured, and the policy file asks for no encrypted content")
+    return Finding("content", "ok", "no key is configured, and the policy file asks for no stored content")
 
 
 def check_postgres(settings: Settings) -> Finding:

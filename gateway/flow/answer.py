@@ -92,7 +92,7 @@ class Answer:
         self._clock = clock
         self._guard = guard
         logging = exchange.decision.obligations.content_logging if exchange.decision else "hash"
-        self._keep_text = logging == "encrypted"
+        self._keep_text = logging in ("encrypted", "redacted")
         self._texts: dict[int, list[str]] = {}
         self._digest = hashlib.sha256()
         self._meter = Meter()

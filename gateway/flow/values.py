@@ -214,7 +214,7 @@ class Exchange:
     prompt_digest: bytes | None = None
     response_digest: bytes | None = None
     completion_texts: tuple[str, ...] | None = field(default=None, repr=False)
-    """By choice; kept only where an obligation asks for encrypted content."""
+    """By choice; kept only where an obligation asks for content (`encrypted`, `redacted`)."""
 
     @property
     def request_id(self) -> UUID:

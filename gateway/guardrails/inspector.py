@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gateway.errors import Unavailable
-from gateway.flow.values import ChatRequest, Decision, Inspection
+from gateway.flow.values import ChatRequest, Decision, GenerationParams, Inspection
 from gateway.guardrails.answers import AnswerGuard
-from gateway.guardrails.duties import Tally, duties_of
+from gateway.guardrails.duties import Duties, Tally, duties_of
 from gateway.guardrails.prompts import Prompts, constraints
 from gateway.guardrails.timebox import NotInspected, Timebox
 from gateway.settings import GuardrailSettings
 
 CLEAN = Inspection()
+STORED = Duties(proven="redact", likely="redact", phrases=None, closed=True)
 
 
 class GuardrailInspector:
@@ -33,6 +36,16 @@ class GuardrailInspector:
             tally = Tally("in")
             tally.not_inspected("request")
             return Inspection("allow", tally.findings())
+
+    async def redacted(self, request: ChatRequest) -> ChatRequest | None:
+        """What may be stored where policy asks for redacted content, whatever it asks for what the model reads. None:
+        it could not be inspected, or cannot be rewritten (token ids)."""
+        texts = replace(request, params=GenerationParams())  # what is not stored
+        try:
+            seen = await self._timebox.run(lambda between: Prompts(STORED, between).inspect(texts), size=_size(texts))
+        except NotInspected:
+            return None
+        return None if seen.action == "block" else seen.request or texts
 
     def guard_output(self, request: ChatRequest, decision: Decision) -> AnswerGuard | None:
         duties = duties_of(decision.obligations)

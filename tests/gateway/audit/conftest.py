@@ -11,6 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.audit.content import ContentSealer
+from gateway.audit.content_recorder import Redact
 from gateway.audit.service import AuditService
 from gateway.flow.context import Clock, SystemClock, SystemIds
 from gateway.settings import AuditSettings
@@ -45,6 +46,7 @@ async def start(engine: AsyncEngine, spool_dir: Path) -> AsyncIterator[Start]:
         sealer: ContentSealer | None = None,
         clock: Clock | None = None,
         spool: str | None = None,
+        redact: Redact | None = None,
         **settings: Any,
     ) -> AuditService:
         more = {} if open_file is None else {"open_file": open_file}
@@ -57,6 +59,7 @@ async def start(engine: AsyncEngine, spool_dir: Path) -> AsyncIterator[Start]:
             node_id=node_id,
             gateway_version="0.1.0",
             sealer=sealer,
+            redact=redact,
             **more,
         )
         await service.start()

@@ -155,7 +155,7 @@ async def test_prompt_and_answer_come_back_as_they_were(start: Start, engine: As
     assert (answer.kind, answer.content) == ("response", {"choices": [ANSWER]})
 
 
-@pytest.mark.parametrize("level", ["none", "hash", "redacted"])
+@pytest.mark.parametrize("level", ["none", "hash"])
 async def test_no_other_level_stores_a_text(start: Start, engine: AsyncEngine, level: str) -> None:
     service, exchange = await start(sealer=sealer()), private(admitted(), level)
     await recorded(service, exchange, completion_texts=None)

@@ -58,6 +58,6 @@ def test_validating_such_a_policy_warns_at_the_rule(stage: Stage) -> None:
         content=POLICY,
         headers={**stage.headers("policy-admin"), "content-type": "application/yaml"},
     )
-    (warning,) = [item for item in answer.json()["warnings"] if "encrypted" in item["message"]]
+    (warning,) = [item for item in answer.json()["warnings"] if "content stored" in item["message"]]
     assert "`kept`" in warning["message"]
     assert "content_key_file" in warning["hint"]
