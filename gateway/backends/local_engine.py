@@ -60,8 +60,7 @@ class LocalBackend:
             self._loading.cancel()
             await asyncio.gather(self._loading, return_exceptions=True)
         self.operations.close()
-        for engine in self._engines.values():
-            await engine.close()
+        await asyncio.gather(*(engine.close() for engine in self._engines.values()))
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     # --------------------------------------------------------------------------------------------- Backend

@@ -235,5 +235,7 @@ def test_an_engine_that_is_stuck_in_a_step_is_not_ready_and_refuses_at_once(
         refused = ask(console.stage)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "engine_unavailable")
         assert int(refused.headers["retry-after"]) > 0
+        elsewhere = ask(console.stage, model="auto", ignore_eos=None)
+        assert (elsewhere.status_code, elsewhere.headers["x-esclusa-model"]) == (200, "mini")
         assert console.post("pause").json()["error"]["code"] == "engine_state"
     assert ask(console.stage).status_code == 200
