@@ -74,7 +74,7 @@ class AsyncEngine:
         self._thread: EngineThread | None = None
         self._compiler: GrammarCompiler | None = None
         self._compiling = CompilingRequests(grammar_timeout_s, self._submit_compiled, self._streams.dispatch)
-        self._close_timeout_s = close_timeout_s
+        self.watchdog_s, self._close_timeout_s = watchdog_s, close_timeout_s
         self._watchdog = Watchdog(watchdog_s, clock, self._streams.end_all, self._streams.end_overdue)
 
     # -- life --------------------------------------------------------------------------------------------------------

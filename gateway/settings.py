@@ -310,6 +310,9 @@ class EngineSettings(Section):
     tensor_parallel_size: int = 1
     threads: int | None = None
     deterministic: bool = False
+    watchdog_s: float = Field(
+        120.0, gt=0, description="a step longer than this is stuck: waiters are told, new requests refused with 503"
+    )
     generation_config: Literal["auto", "vllm"] = Field(
         "auto", description="auto: sampling that is left open is what the model's files recommend; vllm: neutral"
     )

@@ -293,7 +293,7 @@ def make_engine(model: ModelSettings, settings: EngineSettings) -> AsyncEngine:
         )
     except EngineError as error:
         raise ConfigError(f"engine settings of model `{model.id}`: {error}") from None
-    return AsyncEngine(config)
+    return AsyncEngine(config, watchdog_s=settings.watchdog_s)
 
 
 def engine_error() -> type[Exception]:
