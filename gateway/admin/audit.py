@@ -5,17 +5,22 @@ Parses and renders; `gateway.audit.reader` asks the database.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
-from fastapi import APIRouter, Depends, Query, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.audit_views import EventDetail, EventPage
+from gateway.admin.audit_views import EventDetail, EventPage, EventView, RequestPage, RequestView
+from gateway.admin.csv_answer import MEDIA_TYPE, to_csv, wants_csv
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.audit.reader import MAX_LIMIT, AuditReader, EventFilter
+from gateway.audit.reader import MAX_LIMIT, AuditReader, EventFilter, Page
+from gateway.audit.request_view import request_views
 from gateway.errors import InvalidRequest, NotFound, NotPermitted
 
 PERMISSION = "audit.read"
@@ -49,8 +54,16 @@ class EventQuery(BaseModel):
     action: Label | None = None
     policy_version: int | None = Field(None, ge=0, le=2**31 - 1)
     request_id: UUID | None = None
+    label: str | None = Field(None, max_length=600, description="`name:value` of the request's `metadata`")
+    day: date | None = Field(None, description="one whole local day of `tz`, instead of `from` and `to`")
+    tz: str = Field("UTC", max_length=64, description="IANA time zone of `day`, and of times without an offset")
     cursor: str | None = Field(None, max_length=200)
     limit: int = Field(100, ge=1, le=MAX_LIMIT)
+
+    @property
+    def moving(self) -> bool:
+        """The range follows the clock."""
+        return self.day is None and (self.start is None or self.end is None)
 
 
 def routes(reader: AuditReader, guard: PermissionGuard) -> APIRouter:
@@ -59,23 +72,26 @@ def routes(reader: AuditReader, guard: PermissionGuard) -> APIRouter:
     permitted = guard.require(PERMISSION)
 
     @router.get("/events", summary="Audit events, newest first", responses={200: {"model": EventPage}})
-    async def events(query: Annotated[EventQuery, Query()], call: AdminCall = Depends(permitted)) -> Response:
-        """Newest first; `next_cursor` leads to older ones."""
+    async def events(
+        request: Request, query: Annotated[EventQuery, Query()], call: AdminCall = Depends(permitted)
+    ) -> Response:
+        """Newest first; `next_cursor` leads to older ones. With `Accept: text/csv`, the same rows as CSV."""
         wanted = _filter(query, call, datetime.now(UTC))
-        page = await reader.events(
-            wanted, limit=query.limit, cursor=query.cursor, moving_range=query.start is None or query.end is None
-        )
+        page = await reader.events(wanted, limit=query.limit, cursor=query.cursor, moving_range=query.moving)
         await guard.record(call, kind="access", target=f"audit/events?{_describe(query)}")
-        return _json(
-            {
-                "object": "list",
-                "data": page.events,
-                "has_more": page.next_cursor is not None,
-                "next_cursor": page.next_cursor,
-                "watermark": page.lag.watermark,
-                "ingest_lag_s": round(page.lag.seconds, 3),
-            }
-        )
+        return page_answer(request, page, page.events, tuple(EventView.model_fields))
+
+    @router.get("/requests", summary="Requests, newest first", responses={200: {"model": RequestPage}})
+    async def requests(
+        request: Request, query: Annotated[EventQuery, Query()], call: AdminCall = Depends(permitted)
+    ) -> Response:
+        """One row for each request that has ended: who, what, decided by which rule and why, and the result. The
+        filters are those of the events."""
+        wanted = replace(_filter(query, call, datetime.now(UTC)), ended=True)
+        page = await reader.events(wanted, limit=query.limit, cursor=query.cursor, moving_range=query.moving)
+        records = await reader.records_of([event["request_id"] for event in page.events]) if page.events else ()
+        await guard.record(call, kind="access", target=f"audit/requests?{_describe(query)}")
+        return page_answer(request, page, request_views(page.events, records), tuple(RequestView.model_fields))
 
     @router.get("/events/{event_id}", summary="One audit event", responses={200: {"model": EventDetail}})
     async def event(event_id: UUID, call: AdminCall = Depends(permitted)) -> Response:
@@ -95,9 +111,32 @@ def routes(reader: AuditReader, guard: PermissionGuard) -> APIRouter:
     return router
 
 
+def page_answer(request: Request, page: Page, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> Response:
+    if wants_csv(request.headers.get("accept", "")):
+        headers = {"x-next-cursor": page.next_cursor} if page.next_cursor is not None else {}
+        return Response(to_csv(columns, rows), media_type=MEDIA_TYPE, headers={**headers, "vary": "accept"})
+    return _json(
+        {
+            "object": "list",
+            "data": rows,
+            "has_more": page.next_cursor is not None,
+            "next_cursor": page.next_cursor,
+            "watermark": page.lag.watermark,
+            "ingest_lag_s": round(page.lag.seconds, 3),
+        }
+    )
+
+
 def _filter(query: EventQuery, call: AdminCall, now: datetime) -> EventFilter:
-    end = _aware(query.end) or now
-    start = _aware(query.start) or end - DEFAULT_RANGE
+    zone = _zone(query.tz)
+    if query.day is not None:
+        if query.start is not None or query.end is not None:
+            raise InvalidRequest("`day` stands for `from` and `to`.", code="invalid_range", param="day")
+        start = datetime.combine(query.day, time(), zone)
+        end = datetime.combine(query.day + timedelta(days=1), time(), zone)
+    else:
+        end = _aware(query.end, zone) or now
+        start = _aware(query.start, zone) or end - DEFAULT_RANGE
     if start >= end:
         raise InvalidRequest("`from` must be before `to`.", code="invalid_range", param="from")
     if end - start > LONGEST_RANGE:
@@ -105,26 +144,45 @@ def _filter(query: EventQuery, call: AdminCall, now: datetime) -> EventFilter:
             f"The range is longer than {LONGEST_RANGE.days} days.",
             code="range_too_wide",
             param="from",
-            hint="ask for less at a time; a cursor leads through it",
+            hint=f"query at most {LONGEST_RANGE.days} days at a time and page with `cursor`",
         )
     tenants = _tenants(call)
     if query.tenant is not None and query.tenant not in tenants:
         raise NotPermitted("You may read the audit trail of your own tenant only.", hint="leave `tenant` out")
-    values = query.model_dump(exclude={"start", "end", "cursor", "limit"})
-    return EventFilter(start=start, end=end, tenants=tenants, **values)
+    values = query.model_dump(exclude={"start", "end", "cursor", "limit", "day", "tz", "label"})
+    return EventFilter(start=start, end=end, tenants=tenants, label=_label(query.label), **values)
+
+
+def _label(label: str | None) -> tuple[str, str] | None:
+    if label is None:
+        return None
+    name, colon, value = label.partition(":")
+    if not colon or not name:
+        raise InvalidRequest("`label` must be `name:value`.", code="invalid_value", param="label")
+    return name, value
+
+
+def _zone(name: str) -> ZoneInfo:
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError):
+        raise InvalidRequest(
+            "`tz` is not a known time zone.", code="invalid_value", param="tz", hint="an IANA name, as Europe/Madrid"
+        ) from None
 
 
 def _tenants(call: AdminCall) -> tuple[str, ...]:
     return (call.principal.tenant, NO_TENANT)
 
 
-def _aware(moment: datetime | None) -> datetime | None:
-    """A time without an offset is UTC."""
-    return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+def _aware(moment: datetime | None, zone: ZoneInfo) -> datetime | None:
+    return moment if moment is None or moment.tzinfo is not None else moment.replace(tzinfo=zone)
 
 
 def _describe(query: EventQuery) -> str:
-    asked: dict[str, Any] = query.model_dump(mode="json", by_alias=True, exclude_none=True, exclude={"cursor"})
+    asked: dict[str, Any] = query.model_dump(
+        mode="json", by_alias=True, exclude_none=True, exclude={"cursor", *(() if query.tz != "UTC" else ("tz",))}
+    )
     return "&".join(f"{name}={value}" for name, value in sorted(asked.items()))
 
 

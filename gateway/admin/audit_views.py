@@ -53,6 +53,64 @@ class EventView(BaseModel):
     ttft_us: int | None
 
 
+class RequestView(BaseModel):
+    """One request that has ended, from its first and its last record."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    began_at: datetime
+    ended_at: datetime
+    request_id: UUID
+    tenant: str
+    issuer: str
+    subject: str | None
+    principal_type: str
+    client_id: str | None
+    department: str | None
+    roles: list[str]
+    credential_id: str | None
+    route: str
+    action: str | None
+    stream: bool | None
+    model_requested: str | None
+    model_resolved: str | None
+    model_served: str | None
+    decision: Literal["allow", "deny", "error"]
+    deny_code: str | None
+    policy_version: int | None
+    rule_id: str | None
+    route_reason: str | None
+    http_status: int | None
+    error_code: str | None
+    finish_reason: str | None
+    outcome: str | None
+    tokens_in: int | None
+    tokens_out: int | None
+    tokens_cached: int | None
+    cost_micro: int | None
+    currency: str | None
+    total_us: int | None
+    ttft_us: int | None
+    purpose: str | None
+    data_class: str | None = Field(description="that was decided by: the caller's, else the policy's default")
+    policy_reason: str | None
+    policy_sha256: str | None
+    content_level: str | None = Field(description="the policy's `contentLogging` for this request")
+    intent_event_id: UUID | None
+    event_id: UUID
+
+
+class RequestPage(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    object: Literal["list"]
+    data: list[RequestView]
+    has_more: bool
+    next_cursor: str | None
+    watermark: datetime | None
+    ingest_lag_s: float
+
+
 class EventPage(BaseModel):
     model_config = ConfigDict(extra="forbid")
 

@@ -6,7 +6,7 @@ once; how far behind it is when Postgres is slow is part of the answer. Knows no
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime
@@ -83,6 +83,10 @@ class EventFilter:
     action: str | None = None
     policy_version: int | None = None
     request_id: UUID | None = None
+    label: tuple[str, str] | None = None
+    """Name and value of one label that the caller sent as `metadata`."""
+    ended: bool = False
+    """Only the last record of each request."""
 
     def fingerprint(self, *, without_range: bool = False) -> str:
         """The filter as text, for binding a cursor to it. A default range moves with the clock and is left out."""
@@ -147,6 +151,18 @@ class AuditReader:
         async with self._reading(lag) as connection:
             row = (await connection.execute(statement)).mappings().one_or_none()
         return None if row is None else whole(plain(row))
+
+    async def records_of(self, request_ids: Sequence[UUID]) -> tuple[Mapping[str, Any], ...]:
+        """Time, phase and record of every event of these requests, oldest first."""
+        event = audit_event.c
+        statement = (
+            sa.select(event.request_id, event.event_id, event.ts, event.phase, event.rec)
+            .where(event.request_id.in_(request_ids))
+            .order_by(event.ts, event.event_id)
+        )
+        async with self._reading(await self._settle(0.0)) as connection:
+            found = (await connection.execute(statement)).mappings().all()
+        return tuple(plain(row) for row in found)
 
     async def of_request(self, request_id: UUID) -> tuple[Mapping[str, Any], ...]:
         """All events of one request, oldest first, as `event` gives them."""
@@ -225,7 +241,11 @@ def _conditions(wanted: EventFilter) -> list[sa.ColumnElement[bool]]:
         value = getattr(wanted, name)
         if value is not None:
             conditions.append(column == value)
-    if wanted.phase is None:
+    if wanted.label is not None:
+        conditions.append(audit_event.c.personal["labels"][wanted.label[0]].astext == wanted.label[1])
+    if wanted.ended:
+        conditions.append(audit_event.c.phase.in_(("completion", "denied")))
+    elif wanted.phase is None:
         conditions.append(audit_event.c.phase != PHASE)  # the trail about itself: only for who asks for it
     if wanted.model is not None:
         conditions.append(

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import base64
+import csv
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import httpx2
 import pytest
 from fastapi import FastAPI
 
 from gateway.admin.audit import routes
+from gateway.admin.audit_views import RequestView
 from gateway.admin.guard import PermissionGuard
 from gateway.api.errors import install_handlers
 from gateway.audit.reader import AuditReader
@@ -71,9 +75,11 @@ async def get(audit: AuditService, reader: AuditReader) -> AsyncIterator[Get]:
 
     async with httpx2.AsyncClient(transport=httpx2.ASGITransport(app=with_context), base_url="http://gw") as client:
 
-        async def fetch(path: str = "/events", token: str = "auditor", **params: Any) -> httpx2.Response:
+        async def fetch(
+            path: str = "/events", token: str = "auditor", accept: str = "*/*", **params: Any
+        ) -> httpx2.Response:
             return await client.get(
-                f"/admin/v1/audit{path}", params=params, headers={"authorization": f"Bearer {token}"}
+                f"/admin/v1/audit{path}", params=params, headers={"authorization": f"Bearer {token}", "accept": accept}
             )
 
         yield fetch
@@ -276,3 +282,49 @@ async def test_an_unknown_query_parameter_is_told_beside_the_valid_ones(get: Get
 async def test_an_offset_whose_plus_sign_was_not_encoded_is_explained(get: Get) -> None:
     error = (await get(**{"from": "2026-11-24T00:00:00 01:00"})).json()["error"]
     assert "%2B" in error["hint"]
+
+
+async def test_a_request_is_one_row_with_its_reason(audit: AuditService, get: Get) -> None:
+    request_id, refused = await run(audit), await refuse(audit)
+    rows = {row["request_id"]: RequestView(**row) for row in (await get("/requests")).json()["data"]}
+    assert set(map(str, rows)) == {request_id, refused}
+    row = rows[request_id]
+    assert (row.outcome, row.rule_id, row.policy_version, row.tokens_out) == ("ok", "r-7", 3, 12)
+    assert row.policy_reason == "analysts may use small models"
+    assert row.began_at < row.ended_at
+    assert rows[refused].decision == "deny"
+    assert [one["request_id"] for one in (await get("/requests", decision="deny")).json()["data"]] == [refused]
+
+
+async def test_csv_has_the_same_rows_and_no_formula(audit: AuditService, get: Get) -> None:
+    await run(audit, principal=replace(ANA, subject="=HYPERLINK(1)", department="@ventas"))
+    answer = await get("/requests", accept="text/csv")
+    assert answer.headers["content-type"].startswith("text/csv")
+    header, row = csv.reader(io.StringIO(answer.text))
+    told = dict(zip(header, row, strict=True))
+    assert (told["subject"], told["department"], told["tokens_out"]) == ("'=HYPERLINK(1)", "'@ventas", "12")
+    assert (await get("/requests", accept="application/json, text/csv")).json()["object"] == "list"
+
+
+async def test_a_label_of_the_request_finds_it(audit: AuditService, get: Get) -> None:
+    exchange = admitted()
+    assert exchange.request is not None
+    exchange = replace(exchange, request=replace(exchange.request, metadata={"project": "p1"}))
+    await audit.intent(exchange)
+    await audit.completion(finished(exchange))
+    await run(audit)
+    (row,) = (await get("/requests", label="project:p1")).json()["data"]
+    assert row["request_id"] == str(exchange.request_id)
+    assert (await get("/requests", label="project:p2")).json()["data"] == []
+    assert (await get("/requests", label="project")).json()["error"]["param"] == "label"
+
+
+async def test_a_local_day_is_a_day_of_its_time_zone(audit: AuditService, get: Get) -> None:
+    request_id = await run(audit)
+    for name in ("Pacific/Kiritimati", "Pacific/Pago_Pago", "UTC"):
+        today = datetime.now(ZoneInfo(name)).date()
+        (row,) = (await get("/requests", day=today.isoformat(), tz=name)).json()["data"]
+        assert row["request_id"] == request_id
+        assert (await get("/requests", day=(today - timedelta(days=2)).isoformat(), tz=name)).json()["data"] == []
+    assert (await get("/requests", tz="Mars/Olympus")).json()["error"]["param"] == "tz"
+    assert (await get("/requests", day="2026-01-01", to="2026-01-02")).json()["error"]["code"] == "invalid_range"

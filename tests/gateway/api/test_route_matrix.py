@@ -72,6 +72,7 @@ MATRIX: dict[tuple[str, str], str] = {
     ("POST", f"{ADMIN}/engines/{{model:path}}:sleep"): "engine.operate",
     ("POST", f"{ADMIN}/engines/{{model:path}}:wake"): "engine.operate",
     ("GET", f"{ADMIN}/audit/events"): "audit.read",
+    ("GET", f"{ADMIN}/audit/requests"): "audit.read",
     ("GET", f"{ADMIN}/audit/events/{{event_id}}"): "audit.read",
     ("GET", f"{ADMIN}/audit/requests/{{request_id}}/content"): "content.read",
 }
