@@ -106,6 +106,9 @@ async def _gateway_error(request: Request, error: Exception) -> Response:
     return error_response(error, request.scope)
 
 
+_ABSENT = "OpenAI-compatible paths begin with `/v1` (a client's base URL ends with it) and have no trailing slash"
+
+
 async def _http_error(request: Request, error: Exception) -> Response:
     status = error.status_code if isinstance(error, HTTPException) else 500
     texts = {
@@ -113,7 +116,8 @@ async def _http_error(request: Request, error: Exception) -> Response:
         405: ("method_not_allowed", "This path does not take this method."),
     }
     code, message = texts.get(status, ("invalid_request", "The request could not be served."))
-    refused = GatewayError(message, code=code, headers=getattr(error, "headers", None))
+    hint = _ABSENT if status == 404 else None
+    refused = GatewayError(message, code=code, hint=hint, headers=getattr(error, "headers", None))
     refused.status = status
     refused.type = "invalid_request_error" if status < 500 else "server_error"
     return error_response(refused, request.scope)

@@ -275,7 +275,10 @@ def _unsupported_part(part: OtherPart) -> InvalidRequest:
     address = source.get("url") if isinstance(source, dict) else source
     if isinstance(address, str) and not address.startswith("data:"):
         return InvalidRequest(
-            "The gateway fetches no URLs.", code="url_not_allowed", param="messages.content", hint="send text"
+            f"Content of type `{part.type}` is not supported, and the gateway fetches no URLs.",
+            code="url_not_allowed",
+            param="messages.content",
+            hint="send text",
         )
     return InvalidRequest(
         f"Content of type `{part.type}` is not supported.", code="unsupported_parameter", param="messages.content"

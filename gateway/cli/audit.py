@@ -249,7 +249,7 @@ def _line(row: Mapping[str, Any]) -> str:
         row["ts"].astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S"),
         f"{row['phase']:10}",
         f"{row['decision']:5}",
-        f"{row['tenant']}/{row['subject'] or '(erased)'}",
+        _whose(row),
         what,
         "" if row["http_status"] is None else str(row["http_status"]),
         end,
@@ -257,6 +257,13 @@ def _line(row: Mapping[str, Any]) -> str:
         str(row["request_id"]),
     )
     return _printable("  ".join(field for field in fields if field))
+
+
+def _whose(row: Mapping[str, Any]) -> str:
+    """Counts and records of the system itself have no subject; of a person's record it can have been erased."""
+    if row["subject"] is not None:
+        return f"{row['tenant']}/{row['subject']}"
+    return f"{row['tenant']}/(erased)" if row["phase"] in ("intent", "completion", "admin") else "-"
 
 
 def _printable(text: str) -> str:

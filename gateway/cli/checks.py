@@ -297,6 +297,13 @@ def check_identity(settings: Settings) -> Finding:
             "a PEM file of certificate authorities", "correct the path, or remove the setting",
         )  # fmt: skip
     for provider in providers:
+        if provider.jwks_file is not None:
+            if not provider.jwks_file.is_file():
+                return Finding(
+                    "identity", "fail", f"{provider.name}: no file {provider.jwks_file}", "a key set (JWKS)",
+                    "correct `jwks_file`",
+                )  # fmt: skip
+            continue
         if provider.jwks_url is None and not provider.discovery:
             continue
         url = provider.jwks_url or provider.issuer.rstrip("/") + "/.well-known/openid-configuration"

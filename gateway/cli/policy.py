@@ -201,7 +201,7 @@ def apply(
     Example: esclusa policy apply policies/default.yaml --url http://127.0.0.1:8080 --reason "more tokens for finance"
     """
     if database:
-        document = _apply_to_database(file, config, reason, if_match)
+        document = _apply_to_database(file, config, reason, if_match, dry_run=dry_run)
     else:
         with _remote(url, token) as client:
             if dry_run:
@@ -322,10 +322,12 @@ def _side(name: str, url: str | None, token: str | None) -> tuple[str, str]:
         return stored["source"], stored["syntax"]
 
 
-def _apply_to_database(file: Path, config: Path | None, reason: str, if_match: str | None) -> dict[str, Any]:
+def _apply_to_database(
+    file: Path, config: Path | None, reason: str, if_match: str | None, *, dry_run: bool
+) -> dict[str, Any]:
     import asyncio
 
-    from gateway.cli.policy_database import apply_to_database
+    from gateway.cli.policy_database import apply_to_database, compare_with_database
     from gateway.errors import ConfigError, Unavailable
     from gateway.local.datastores import open_database
     from gateway.routing.catalog import catalog_from
@@ -334,6 +336,10 @@ def _apply_to_database(file: Path, config: Path | None, reason: str, if_match: s
     async def work() -> dict[str, Any]:
         settings = load_settings(config)
         async with open_database(settings) as database_url:
+            if dry_run:
+                changes = await compare_with_database(file, database_url, catalog=catalog_from(settings).all())
+                told = [{"kind": change.kind, "path": change.path} for change in changes]
+                return {"valid": True, "errors": [], "warnings": [], "changes": told, "objection": None}
             stored = await apply_to_database(
                 file, database_url, settings, catalog=catalog_from(settings).all(), reason=reason, if_match=if_match
             )

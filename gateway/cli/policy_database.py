@@ -11,12 +11,12 @@ from contextlib import AsyncExitStack
 from getpass import getuser
 from pathlib import Path
 
-from gateway.access.diff import differences, summary
+from gateway.access.diff import Difference, differences, summary
 from gateway.access.parsing import parse_policy
 from gateway.access.repository import PolicyRepository
 from gateway.access.versions import Author, NewVersion, StaleVersion, StoredVersion
 from gateway.cli.on_record import open_audit
-from gateway.cli.policy_files import load_policy, run_file, syntax_of
+from gateway.cli.policy_files import LoadedPolicy, load_policy, run_file, syntax_of
 from gateway.errors import ConfigError
 from gateway.flow.context import RequestContext, SystemClock, SystemIds
 from gateway.flow.values import AdminEvent, ModelCard, Principal
@@ -40,10 +40,7 @@ async def apply_to_database(
 
     Raises `ConfigError` (also when the audit event could not be kept; nothing is written then) and `Unavailable`.
     """
-    loaded = load_policy(path, catalog)
-    failed = [result.name for result in run_file(path, catalog) if not result.passed]
-    if failed:
-        raise ConfigError(f"test `{failed[0]}` fails", file=str(path), hint="run `esclusa policy test`")
+    loaded = _checked(path, catalog)
     async with AsyncExitStack() as stack:
         engine = make_engine(database_url, pool_size=2)
         stack.push_async_callback(engine.dispose)
@@ -72,6 +69,30 @@ async def apply_to_database(
             raise ConfigError("somebody else changed the policy meanwhile", hint="look at it and try again") from None
         await audit.admin(event_of(current, stored))
         return stored
+
+
+async def compare_with_database(
+    path: Path, database_url: str, *, catalog: Sequence[ModelCard]
+) -> tuple[Difference, ...]:
+    """What `apply_to_database` would change; writes nothing. The document must compile and pass its tests."""
+    loaded = _checked(path, catalog)
+    engine = make_engine(database_url, pool_size=1)
+    try:
+        current = await PolicyRepository(engine).current()
+    finally:
+        await engine.dispose()
+    if current is None:
+        return (Difference("policy", "added"),)
+    before = parse_policy(current.content.source, name="policy", syntax=current.content.syntax)
+    return differences(before, loaded.snapshot.document)
+
+
+def _checked(path: Path, catalog: Sequence[ModelCard]) -> LoadedPolicy:
+    loaded = load_policy(path, catalog)
+    failed = [result.name for result in run_file(path, catalog) if not result.passed]
+    if failed:
+        raise ConfigError(f"test `{failed[0]}` fails", file=str(path), hint="run `esclusa policy test`")
+    return loaded
 
 
 def event_of(before: StoredVersion | None, stored: StoredVersion) -> AdminEvent:

@@ -129,12 +129,19 @@ async def _serve(settings: Settings) -> None:
                 services.registry.register(collector)
             _panel(services, url, time.monotonic() - started, lonely_stores(settings))
 
+        stop = asyncio.Event()
+        draining = asyncio.create_task(_tell_of_draining(stop, settings.http.shutdown_grace_s))
         try:
-            await run_server(settings, prepare=prepare, on_ready=ready, progress=progress)
+            await run_server(settings, prepare=prepare, on_ready=ready, progress=progress, stop=stop)
         finally:
             told.cancel()
-            with contextlib.suppress(OSError):  # the terminal may be gone: that is what SIGHUP says
-                print("stopping", file=sys.stderr)
+            draining.cancel()
+
+
+async def _tell_of_draining(stop: asyncio.Event, grace_s: float) -> None:
+    await stop.wait()
+    with contextlib.suppress(OSError):  # the terminal may be gone: that is what SIGHUP says
+        print(f"draining: running requests have {grace_s:g} s to end; Ctrl-C again stops at once", file=sys.stderr)
 
 
 async def _tell(progress: BootProgress) -> None:

@@ -226,6 +226,23 @@ async def test_a_policy_is_applied_straight_to_the_database(
     assert (stored.content.source, stored.content.author.issuer) == (SMALLER, "esclusa-cli")
 
 
+async def test_a_dry_run_on_the_database_shows_the_changes_and_writes_nothing(
+    database_url: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("ESCLUSA_AUDIT__SPOOL_DIR", str(tmp_path / "spool"))
+    empty = await asyncio.to_thread(policy, "apply", str(SEED), "--database", "--dry-run")
+    assert (empty.exit_code, empty.stdout) == (0, "added    policy\n")
+    assert (await asyncio.to_thread(policy, "apply", str(SEED), "--database")).exit_code == 0
+    changed = await asyncio.to_thread(policy, "apply", str(file), "--database", "--dry-run")
+    assert (changed.exit_code, changed.stdout) == (0, "changed  rules.employee-small\n")
+    engine = make_engine(database_url)
+    current = await PolicyRepository(engine).current()
+    await engine.dispose()
+    assert current is not None
+    assert current.version == 1
+
+
 async def test_a_change_straight_in_the_database_is_an_audit_event_too(
     database_url: str, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
