@@ -7,12 +7,15 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter
 
+from gateway.access.editor import PolicyEditor
 from gateway.access.holder import holder_of
 from gateway.access.service import AccessService
 from gateway.admin import audit, authz, content, engines, keys, limits, models, policies, revocations
 from gateway.admin.authz import LimitUse
 from gateway.admin.claims_reader import ClaimsReader
-from gateway.admin.guard import PermissionGuard
+from gateway.admin.guard import AdminCall, PermissionGuard
+from gateway.admin.policy_views import VersionDetail, version_detail
+from gateway.admin.reach import reach_of
 from gateway.audit.content_reader import ContentReader
 from gateway.audit.reader import AuditReader
 from gateway.errors import Unavailable
@@ -88,6 +91,11 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
         held_roles=held_roles,
         changed=parts.identity.forget,
     )
+    editor = PolicyEditor(parts.access, parts.ids)
+
+    async def policy_version(call: AdminCall, version: int) -> VersionDetail:
+        return version_detail(await editor.version(version), reach_of(parts.access, call))
+
     revoking = RevocationService(
         PostgresRevocationStore(parts.identity_store), parts.revocations, clock=parts.clock, ids=parts.ids
     )
@@ -104,6 +112,6 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
         limits.routes(parts.limits, parts.access, parts.guard),
         keys.routes(accounts, parts.guard),
         revocations.routes(revoking, parts.guard),
-        audit.routes(parts.audit, parts.guard),
+        audit.routes(parts.audit, parts.guard, policy_version),
         content.routes(parts.contents, parts.guard),
     )

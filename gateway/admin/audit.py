@@ -5,7 +5,7 @@ Parses and renders; `gateway.audit.reader` asks the database.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
@@ -13,12 +13,14 @@ from uuid import UUID
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import orjson
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.audit_views import EventDetail, EventPage, EventView, RequestPage, RequestView
 from gateway.admin.csv_answer import MEDIA_TYPE, to_csv, wants_csv
 from gateway.admin.guard import AdminCall, PermissionGuard
+from gateway.admin.policy_views import VersionDetail
+from gateway.admin.recording import reading
 from gateway.audit.reader import MAX_LIMIT, AuditReader, EventFilter, Page
 from gateway.audit.request_view import request_views
 from gateway.errors import InvalidRequest, NotFound, NotPermitted
@@ -29,6 +31,8 @@ LONGEST_RANGE = timedelta(days=31)
 NO_TENANT = "-"
 """Tenant of requests whose caller was never identified: their refusals concern every auditor."""
 
+PolicyVersions = Callable[[AdminCall, int], Awaitable[VersionDetail]]
+VersionNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
 Label = Annotated[str, Field(max_length=512)]
 
 
@@ -66,8 +70,8 @@ class EventQuery(BaseModel):
         return self.day is None and (self.start is None or self.end is None)
 
 
-def routes(reader: AuditReader, guard: PermissionGuard) -> APIRouter:
-    """The audit routes, to be included in the admin application."""
+def routes(reader: AuditReader, guard: PermissionGuard, policies: PolicyVersions) -> APIRouter:
+    """The audit routes, to be included in the admin application. `policies` raises `NotFound`."""
     router = APIRouter(prefix="/admin/v1/audit", tags=["audit"])
     permitted = guard.require(PERMISSION)
 
@@ -107,6 +111,12 @@ def routes(reader: AuditReader, guard: PermissionGuard) -> APIRouter:
         if found is None:
             raise NotFound("There is no such audit event.", param="event_id")
         return _json({"object": "audit.event", **found})
+
+    @router.get("/policies/{version}", summary="The policy that decided", response_model=VersionDetail)
+    async def policy(version: VersionNumber, call: AdminCall = Depends(permitted)) -> VersionDetail:
+        """The version of the policy that a record names, as it was written: readable with `audit.read` alone."""
+        async with reading(guard, call, f"audit/policies/{version}"):
+            return await policies(call, version)
 
     return router
 

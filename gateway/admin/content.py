@@ -61,6 +61,8 @@ class RequestContent(BaseModel):
     object: Literal["audit.content"] = "audit.content"
     request_id: UUID
     data: list[TextView] = Field(description="empty where policy asked for no content")
+    content_level: str | None = Field(description="the `contentLogging` that held for the request")
+    note: str | None = Field(None, description="why `data` is empty")
 
 
 def routes(reader: ContentReader, guard: PermissionGuard) -> APIRouter:
@@ -82,8 +84,14 @@ def routes(reader: ContentReader, guard: PermissionGuard) -> APIRouter:
             found = await reader.of_request(request_id, tenant=call.principal.tenant)
             if found is None:
                 raise NotFound("There is no such request.", param="request_id")
-            event.diff = {"read": [f"{text.kind}:{text.state}" for text in found]}
-        return RequestContent(request_id=request_id, data=[_view(text) for text in found])
+            event.diff = {"read": [f"{text.kind}:{text.state}" for text in found.texts]}
+        level = found.content_level
+        return RequestContent(
+            request_id=request_id,
+            data=[_view(text) for text in found.texts],
+            content_level=level,
+            note=None if found.texts else f"not recorded by policy: `contentLogging` was `{level}`",
+        )
 
     return router
 

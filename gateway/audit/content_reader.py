@@ -39,13 +39,21 @@ class RecordedText:
     content: Mapping[str, Any] | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RecordedContent:
+    """The texts of one request, oldest first, and what policy wanted kept of it."""
+
+    texts: tuple[RecordedText, ...]
+    content_level: str | None
+
+
 class ContentReader:
     """`sealer` None: without keys everything that is stored is `key_missing`."""
 
     def __init__(self, engine: AsyncEngine, sealer: ContentSealer | None, *, settle: Settle) -> None:
         self._engine, self._sealer, self._settle = engine, sealer, settle
 
-    async def of_request(self, request_id: UUID, *, tenant: str) -> tuple[RecordedText, ...] | None:
+    async def of_request(self, request_id: UUID, *, tenant: str) -> RecordedContent | None:
         """Oldest first; None when that tenant has no such request. Raises `Unavailable` (503 `audit_unavailable`)."""
         await self._settle(SETTLE_S)
         records = sa.select(audit_event.c.event_id, audit_event.c.ts, audit_event.c.rec).where(
@@ -74,11 +82,13 @@ class ContentReader:
         if not events:
             return None
         kept = {(row["event_id"], row["kind"]): row for row in stored}
-        return tuple(
+        documents = {event["event_id"]: parse_json(event["rec"]).get("content", {}) for event in events}
+        texts = tuple(
             self._text(plain(event), kind, told, kept.get((UUID(int=event["event_id"].int), kind)), request_id, tenant)
             for event in events
-            for kind, told in parse_json(event["rec"]).get("content", {}).get("sealed", {}).items()
+            for kind, told in documents[event["event_id"]].get("sealed", {}).items()
         )
+        return RecordedContent(texts, documents[events[-1]["event_id"]].get("level"))
 
     def _text(
         self,

@@ -242,7 +242,8 @@ def _conditions(wanted: EventFilter) -> list[sa.ColumnElement[bool]]:
         if value is not None:
             conditions.append(column == value)
     if wanted.label is not None:
-        conditions.append(audit_event.c.personal["labels"][wanted.label[0]].astext == wanted.label[1])
+        personal, (name, value) = audit_event.c.personal, wanted.label
+        conditions += [personal.has_key("labels"), personal["labels"].contains({name: value})]
     if wanted.ended:
         conditions.append(audit_event.c.phase.in_(("completion", "denied")))
     elif wanted.phase is None:

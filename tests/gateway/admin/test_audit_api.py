@@ -18,10 +18,12 @@ from fastapi import FastAPI
 
 from gateway.admin.audit import routes
 from gateway.admin.audit_views import RequestView
-from gateway.admin.guard import PermissionGuard
+from gateway.admin.guard import AdminCall, PermissionGuard
+from gateway.admin.policy_views import VersionDetail
 from gateway.api.errors import install_handlers
 from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
+from gateway.errors import NotFound
 from gateway.flow.context import SystemClock, SystemIds
 from gateway.flow.values import Outcome, Principal
 from gateway.settings import AuditSettings
@@ -67,7 +69,7 @@ async def get(audit: AuditService, reader: AuditReader) -> AsyncIterator[Get]:
     app = FastAPI()
     install_handlers(app)
     guard = PermissionGuard(KnownCallers(CALLERS), RoleGrants({"auditor": frozenset({"audit.read"})}), audit)
-    app.include_router(routes(reader, guard))
+    app.include_router(routes(reader, guard, no_policy))
 
     async def with_context(scope: Any, receive: Any, send: Any) -> None:
         scope.setdefault("state", {})["context"] = replace(context(), route=scope["path"], method="GET")
@@ -83,6 +85,10 @@ async def get(audit: AuditService, reader: AuditReader) -> AsyncIterator[Get]:
             )
 
         yield fetch
+
+
+async def no_policy(_call: AdminCall, version: int) -> VersionDetail:
+    raise NotFound(f"There is no policy version {version}.", code="version_not_found")
 
 
 async def run(audit: AuditService, *, principal: Principal = ANA, model: str = "auto") -> str:

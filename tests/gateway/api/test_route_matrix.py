@@ -73,6 +73,7 @@ MATRIX: dict[tuple[str, str], str] = {
     ("POST", f"{ADMIN}/engines/{{model:path}}:wake"): "engine.operate",
     ("GET", f"{ADMIN}/audit/events"): "audit.read",
     ("GET", f"{ADMIN}/audit/requests"): "audit.read",
+    ("GET", f"{ADMIN}/audit/policies/{{version}}"): "audit.read",
     ("GET", f"{ADMIN}/audit/events/{{event_id}}"): "audit.read",
     ("GET", f"{ADMIN}/audit/requests/{{request_id}}/content"): "content.read",
 }

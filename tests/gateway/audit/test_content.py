@@ -143,7 +143,7 @@ def reader(engine: AsyncEngine, service: AuditService, keys: str = KEY) -> Conte
 async def read(engine: AsyncEngine, service: AuditService, exchange: Exchange, keys: str = KEY) -> list[Any]:
     found = await reader(engine, service, keys).of_request(exchange.request_id, tenant="acme")
     assert found is not None
-    return list(found)
+    return list(found.texts)
 
 
 async def test_prompt_and_answer_come_back_as_they_were(start: Start, engine: AsyncEngine) -> None:

@@ -45,7 +45,7 @@ async def texts(service: AuditService, engine: AsyncEngine, exchange: Exchange) 
     reader = ContentReader(engine, SEALER, settle=service.settle)
     found = await reader.of_request(exchange.request_id, tenant="acme")
     assert found is not None
-    return {one.kind: one.content for one in found}
+    return {one.kind: one.content for one in found.texts}
 
 
 async def test_prompt_and_answer_are_stored_without_what_inspection_finds(

@@ -82,7 +82,20 @@ def test_an_embedding_leaves_its_inputs_and_no_answer(stage: Stage) -> None:
 
 
 def test_nothing_is_stored_where_policy_asks_for_nothing(stage: Stage) -> None:
-    assert read(stage, ask(stage, "plain")).json()["data"] == []
+    answer = read(stage, ask(stage, "plain")).json()
+    assert (answer["data"], answer["content_level"]) == ([], "hash")
+    assert "not recorded by policy" in answer["note"]
+
+
+def test_an_auditor_reads_the_policy_that_a_record_names(stage: Stage) -> None:
+    version = stage.records(ask(stage))[-1]["policy_version"]
+    headers = stage.headers("auditor", sub="u-auditor")
+    found = httpx2.get(f"{stage.url}/admin/v1/audit/policies/{version}", headers=headers)
+    assert found.status_code == 200, found.text
+    assert (found.json()["version"], "contentLogging: encrypted" in found.json()["source"]) == (version, True)
+    (row,) = access_events(stage, found)
+    assert row["target"] == f"audit/policies/{version}"
+    assert httpx2.get(f"{stage.url}/admin/v1/policies/versions/{version}", headers=headers).status_code == 403
 
 
 def test_the_database_holds_no_word_of_it(stage: Stage) -> None:
