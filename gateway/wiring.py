@@ -233,7 +233,7 @@ async def open_services(
             identity_settings=settings.identity,
             revocations=revocations,
             limits=limits,
-            audit=AuditReader(engine, cursor_key=audit.cursor_key, settle=audit.settle),
+            audit=AuditReader(engine, cursor_key=audit.cursor_key, settle=audit.settle, key=audit.commitment_key),
             contents=ContentReader(engine, sealer, settle=audit.settle),
             guard=guard,
             clock=clock,

@@ -16,14 +16,25 @@ import orjson
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.audit_views import EventDetail, EventPage, EventView, RequestPage, RequestView
+from gateway.admin.audit_views import (
+    Comparison,
+    EventDetail,
+    EventPage,
+    EventView,
+    Presented,
+    RequestPage,
+    RequestView,
+)
+from gateway.admin.bodies import json_body, read_model
 from gateway.admin.csv_answer import MEDIA_TYPE, to_csv, wants_csv
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.policy_views import VersionDetail
 from gateway.admin.recording import reading
+from gateway.audit.comparison import compare
 from gateway.audit.reader import MAX_LIMIT, AuditReader, EventFilter, Page
 from gateway.audit.request_view import request_views
-from gateway.errors import InvalidRequest, NotFound, NotPermitted
+from gateway.errors import InvalidRequest, NotFound, NotPermitted, Unavailable
+from gateway.flow.values import Message
 
 PERMISSION = "audit.read"
 DEFAULT_RANGE = timedelta(hours=24)
@@ -111,6 +122,27 @@ def routes(reader: AuditReader, guard: PermissionGuard, policies: PolicyVersions
         if found is None:
             raise NotFound("There is no such audit event.", param="event_id")
         return _json({"object": "audit.event", **found})
+
+    @router.post(
+        "/events/{event_id}:compare",
+        summary="Whether a text is the one that an event commits to",
+        response_model=Comparison,
+        openapi_extra=json_body(Presented),
+    )
+    async def compare_text(event_id: UUID, request: Request, call: AdminCall = Depends(permitted)) -> Comparison:
+        """The text is kept nowhere. A prompt is compared as it was sent, before any redaction."""
+        async with reading(guard, call, f"audit/events/{event_id}:compare") as event:
+            body = await read_model(request, Presented)
+            found = await reader.event(event_id, tenants=_tenants(call))
+            if found is None:
+                raise NotFound("There is no such audit event.", param="event_id")
+            if reader.commitments is None:
+                raise Unavailable("This gateway has no key to compare with.", code="audit_unavailable")
+            salt = await reader.salt_of(event_id)
+            turns = [Message(turn.role, turn.content) for turn in body.messages]
+            verdict = compare(found, salt, reader.commitments, body.kind, body.text, turns)
+            event.diff = {"kind": body.kind, "verdict": verdict}
+        return Comparison(event_id=event_id, kind=body.kind, verdict=verdict)
 
     @router.get("/policies/{version}", summary="The policy that decided", response_model=VersionDetail)
     async def policy(version: VersionNumber, call: AdminCall = Depends(permitted)) -> VersionDetail:

@@ -8,6 +8,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from gateway.admin.bodies import AdminBody
+
 
 class EventView(BaseModel):
     """One audit event as it is listed. Personal values are null once they were erased."""
@@ -51,6 +53,26 @@ class EventView(BaseModel):
     currency: str | None
     total_us: int | None
     ttft_us: int | None
+
+
+class PresentedTurn(AdminBody):
+    role: Literal["system", "user", "assistant", "tool", "developer"]
+    content: str = Field(max_length=1_000_000)
+
+
+class Presented(AdminBody):
+    """A text that somebody says was asked or answered."""
+
+    kind: Literal["prompt", "response"] = "prompt"
+    text: str | None = Field(None, max_length=1_000_000)
+    messages: tuple[PresentedTurn, ...] = Field((), max_length=2048, fail_fast=True, description="a whole chat")
+
+
+class Comparison(BaseModel):
+    object: Literal["audit.comparison"] = "audit.comparison"
+    event_id: UUID
+    kind: Literal["prompt", "response"]
+    verdict: Literal["match", "no_match", "not_recorded", "erased"]
 
 
 class RequestView(BaseModel):

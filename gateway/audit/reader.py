@@ -17,7 +17,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.audit.canonical import parse_json
+from gateway.audit.canonical import CommitmentKey, parse_json
 from gateway.audit.courier import Lag
 from gateway.audit.cursor import Place, decode_cursor, encode_cursor
 from gateway.audit.system_event import PHASE
@@ -106,8 +106,11 @@ class Page:
 class AuditReader:
     """`cursor_key` must be the same in all replicas; `settle` is `AuditService.settle`."""
 
-    def __init__(self, engine: AsyncEngine, *, cursor_key: bytes, settle: Settle) -> None:
+    def __init__(
+        self, engine: AsyncEngine, *, cursor_key: bytes, settle: Settle, key: CommitmentKey | None = None
+    ) -> None:
         self._engine, self._key, self._settle = engine, cursor_key, settle
+        self.commitments = key
 
     async def events(
         self, wanted: EventFilter, *, limit: int = 100, cursor: str | None = None, moving_range: bool = False
@@ -151,6 +154,17 @@ class AuditReader:
         async with self._reading(lag) as connection:
             row = (await connection.execute(statement)).mappings().one_or_none()
         return None if row is None else whole(plain(row))
+
+    async def salt_of(self, event_id: UUID) -> bytes | None:
+        """The salt of an event's commitments; None once it was erased."""
+        statement = sa.select(audit_event.c.personal_salt).where(audit_event.c.event_id == event_id).limit(1)
+        if event_id.version == 7:
+            made = sa.func.to_timestamp((event_id.int >> 80) / 1000)
+            hour = sa.text("interval '1 hour'")
+            statement = statement.where(audit_event.c.ts.between(made - hour, made + hour))
+        async with self._reading(await self._settle(0.0)) as connection:
+            salt = (await connection.execute(statement)).scalar_one_or_none()
+        return None if salt is None else bytes(salt)
 
     async def records_of(self, request_ids: Sequence[UUID]) -> tuple[Mapping[str, Any], ...]:
         """Time, phase and record of every event of these requests, oldest first."""

@@ -87,6 +87,23 @@ def test_nothing_is_stored_where_policy_asks_for_nothing(stage: Stage) -> None:
     assert "not recorded by policy" in answer["note"]
 
 
+def test_a_text_that_somebody_presents_is_compared_with_the_record(stage: Stage) -> None:
+    intent, completion = stage.records(ask(stage, "plain"))
+    headers = stage.headers("auditor", sub="u-auditor")
+
+    def verdict(row: dict[str, Any], **body: Any) -> str:
+        url = f"{stage.url}/admin/v1/audit/events/{row['event_id']}:compare"
+        answer = httpx2.post(url, json=body, headers=headers)
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["verdict"])
+
+    assert verdict(intent, text=QUESTION) == "match"
+    assert verdict(intent, messages=[{"role": "user", "content": QUESTION}]) == "match"
+    assert verdict(intent, text=QUESTION + " ") == "no_match"
+    assert verdict(completion, kind="response", text="Hola, mundo!") == "match"
+    assert verdict(intent, kind="response", text="Hola, mundo!") == "not_recorded"
+
+
 def test_an_auditor_reads_the_policy_that_a_record_names(stage: Stage) -> None:
     version = stage.records(ask(stage))[-1]["policy_version"]
     headers = stage.headers("auditor", sub="u-auditor")

@@ -1,0 +1,42 @@
+"""Whether a text that somebody presents is the one that a record commits to. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+from gateway.audit.canonical import CommitmentKey
+from gateway.flow.budget import prompt_digest
+from gateway.flow.values import ChatRequest, Message
+
+Verdict = Literal["match", "no_match", "not_recorded", "erased"]
+"""`not_recorded`: policy kept no commitment. `erased`: the salt is gone, so nothing can be compared any more."""
+
+
+def compare(
+    event: Mapping[str, Any], salt: bytes | None, key: CommitmentKey, kind: Literal["prompt", "response"],
+    text: str | None, messages: Sequence[Message],
+) -> Verdict:  # fmt: skip
+    """A text stands for a prompt, an input, a chat with one turn of the user, or a whole answer of one choice."""
+    committed = event["record"].get("content", {}).get(f"{kind}_commit")
+    if committed is None:
+        return "not_recorded"
+    if salt is None:
+        return "erased"
+    digests = _answers(text) if kind == "response" else _prompts(text, tuple(messages))
+    return "match" if any(key.matches(salt, kind, digest, committed) for digest in digests) else "no_match"
+
+
+def _prompts(text: str | None, messages: tuple[Message, ...]) -> Iterator[bytes]:
+    if messages:
+        yield prompt_digest(ChatRequest("chat", "-", messages=messages))
+    if text is not None:
+        yield prompt_digest(ChatRequest("chat", "-", messages=(Message("user", text),)))
+        yield prompt_digest(ChatRequest("completions", "-", prompt=text))
+        yield prompt_digest(ChatRequest("embeddings", "-", inputs=(text,)))
+
+
+def _answers(text: str | None) -> Iterator[bytes]:
+    if text is not None:
+        yield hashlib.sha256(text.encode()).digest()
