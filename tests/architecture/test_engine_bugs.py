@@ -13,9 +13,10 @@ NODE = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 NAMED = sorted(set(NODE.findall(PAGE)))
 
 
-def test_each_of_the_twenty_bugs_has_a_test() -> None:
+def test_each_bug_has_a_test() -> None:
     rows = re.findall(r"^\| (\d+) \|.*$", PAGE, re.MULTILINE)
-    assert [int(number) for number in rows] == list(range(1, 21))
+    assert len(rows) >= 37
+    assert [int(number) for number in rows] == list(range(1, len(rows) + 1))
     assert all(NODE.search(line) for line in PAGE.splitlines() if re.match(r"\| \d+ \|", line))
 
 
