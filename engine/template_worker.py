@@ -2,7 +2,8 @@
 
 A template is a program that came with the model file. Here it can use no more processor time and memory than the parent
 allows, whatever it does in one C call: the kernel ends the process (setitimer(2), setrlimit(2)). Run as a file in
-isolated mode; imports jinja2 and the standard library only. Messages: a 4-byte length, then JSON, both ways.
+isolated mode; imports jinja2 and the standard library only. A request is a 4-byte length and JSON; a reply a 4-byte
+length, `TEXT` or `REFUSAL`, and UTF-8 (with lone surrogates), so that the parent never parses what a template wrote.
 """
 
 from __future__ import annotations
@@ -17,11 +18,19 @@ from datetime import UTC, datetime
 from typing import Any, BinaryIO, NoReturn
 
 from jinja2 import TemplateError, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 LENGTH = struct.Struct("<I")
+TEXT, REFUSAL = b"T", b"R"
+MOST_CHARACTERS = 8 << 20
+"""Of one conversation: twice what the largest request holds."""
+
+
+class Refused(TemplateError):
+    """The template called `raise_exception`."""
 
 
 class GenerationTag(Extension):
@@ -40,7 +49,7 @@ class Renderer:
 
     def __init__(self, source: str) -> None:
         """Raises whatever jinja2 raises for a template that cannot be compiled."""
-        self._now = datetime.fromtimestamp(0, UTC)
+        self._source, self._now = source, datetime.fromtimestamp(0, UTC)
         environment = ImmutableSandboxedEnvironment(
             trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, GenerationTag]
         )
@@ -53,17 +62,27 @@ class Renderer:
         self._now = datetime.fromisoformat(request.pop("now"))
         return self._template.render(tools=None, documents=None, **request)
 
+    def own_words(self, error: Refused) -> str:
+        """The refusal where it stands in the template as it is: anything else may repeat what somebody wrote."""
+        message = error.message or ""
+        return message if message and len(message) <= 300 and message in self._source else "it does not take them"
 
-def answer(renderer: Renderer, request: dict[str, Any]) -> dict[str, str]:
-    """`text`, or `refusal`: why the template does not take this conversation."""
+
+def answer(renderer: Renderer, request: dict[str, Any]) -> tuple[bytes, str]:
+    """(`TEXT`, the prompt) or (`REFUSAL`, why the template does not take this conversation)."""
     try:
-        return {"text": renderer.render(request)}
-    except TemplateError as error:
-        return {"refusal": error.message or type(error).__name__}
+        text = renderer.render(request)
+    except Refused as error:
+        return REFUSAL, renderer.own_words(error)
+    except SecurityError:
+        return REFUSAL, "it does something unsafe"
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - the template is a stranger's program
-        return {"refusal": f"it fails with {type(error).__name__}"}
+        return REFUSAL, f"it fails with {type(error).__name__}"
+    if len(text) > MOST_CHARACTERS:
+        return REFUSAL, f"it writes more than {MOST_CHARACTERS} characters"
+    return TEXT, text
 
 
 def serve(cpu_s: float, memory_bytes: int, source: BinaryIO, sink: BinaryIO) -> None:
@@ -76,16 +95,16 @@ def serve(cpu_s: float, memory_bytes: int, source: BinaryIO, sink: BinaryIO) -> 
         try:
             if renderer is None:
                 renderer = Renderer(message["template"])
-                reply = {"text": ""}
+                kind, text = TEXT, ""
             else:
-                reply = answer(renderer, message)
-            data = json.dumps(reply).encode()
+                kind, text = answer(renderer, message)
         except MemoryError:
             sys.exit("out of memory")
         except Exception as error:  # noqa: BLE001 - compiling a stranger's program
-            data = json.dumps({"refusal": f"{type(error).__name__}: {error}"[:300]}).encode()
+            kind, text = REFUSAL, f"{type(error).__name__}: {error}"[:300]
+        data = text.encode("utf-8", "surrogatepass")
         signal.setitimer(signal.ITIMER_PROF, 0.0)
-        sink.write(LENGTH.pack(len(data)) + data)
+        sink.write(LENGTH.pack(len(data)) + kind + data)
         sink.flush()
 
 
@@ -103,7 +122,7 @@ def _to_json(value: Any, indent: int | None = None) -> str:
 
 
 def _raise(message: str) -> NoReturn:
-    raise TemplateError(message)
+    raise Refused(message)
 
 
 def main(arguments: Sequence[str]) -> None:

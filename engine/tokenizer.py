@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from engine.chat_template import ChatTemplate, Message
 from engine.encoding import TextEncoder
-from engine.errors import InvalidInput, TextTooLong
+from engine.errors import EngineFault, InvalidInput, TextTooLong
 from engine.vocabulary import BYTE_SIGNS, Vocabulary, from_directory, from_gguf
 from engine.weights.loader import Checkpoint
 
@@ -77,6 +77,8 @@ class ChatTokenizer:
             raise InvalidInput("messages", roles, "this model has no chat template", hint="use a plain completion")
         guarded = [self._guard(message) for message in messages]
         text = self._template.render(guarded, add_generation_prompt)
+        if any(found[0] != _GUARD for found in _SURROGATE.finditer(text)):
+            raise EngineFault("the chat template wrote half of a surrogate pair", hint="use another copy of the model")
         if _GUARD not in text:
             return self.encode(text, most=most)
         ids: list[int] = []

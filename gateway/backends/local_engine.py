@@ -40,7 +40,10 @@ class LocalBackend:
         self._stages: dict[str, tuple[str, float]] = dict.fromkeys(self._engines, ("waiting", 0.0))
         self._failed: dict[str, str] = {}
         self.operations = EngineOperations(self._engines, self._stage_of, engine_error())
-        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="esclusa-tokenizer")
+        # A pool for each model: a template that takes its whole time holds up nobody who asks another model.
+        self._tokenizing = {
+            name: ThreadPoolExecutor(max_workers=2, thread_name_prefix="esclusa-tokenizer") for name in self._engines
+        }
         self._loading: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -61,14 +64,15 @@ class LocalBackend:
             await asyncio.gather(self._loading, return_exceptions=True)
         self.operations.close()
         await asyncio.gather(*(engine.close() for engine in self._engines.values()))
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for pool in self._tokenizing.values():
+            pool.shutdown(wait=False, cancel_futures=True)
 
     # --------------------------------------------------------------------------------------------- Backend
 
     async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:
         """The payload are the token ids: of the prompt, or of each input of an embedding."""
         engine = self._ready(card)
-        tokenized = await self._run(_tokenized, engine.tokenizer, request, card)
+        tokenized = await self._run(card.id, _tokenized, engine.tokenizer, request, card)
         if request.action == "embeddings":
             return Prepared(sum(map(len, tokenized)), tokenized)
         return Prepared(len(tokenized), tokenized)
@@ -189,11 +193,11 @@ class LocalBackend:
     def _stage_of(self, model: str) -> tuple[str, float]:
         return ("failed", 0.0) if model in self._failed else self._stages[model]
 
-    async def _run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+    async def _run(self, model: str, work: Callable[..., Any], *arguments: Any) -> Any:
         from engine import EngineError
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
+            return await asyncio.get_running_loop().run_in_executor(self._tokenizing[model], work, *arguments)
         except EngineError as error:
             raise as_gateway_error(error) from None
 

@@ -203,6 +203,7 @@ HELP: Mapping[str, str] = {
     "audit_clock_skew_s": "Seconds between the clocks of this process and of Postgres when records were last shipped.",
     "audit_postgres_behind": "1 while Postgres does not take audit records.",
     "audit_housekeeping_fails": "1 while partitions of the audit table cannot be made or removed.",
+    "audit_sealed_seq": "Sequence number up to which the chain of this run was last sealed.",
     "audit_recovered": "Audit records of earlier runs that this process has shipped.",
     "limits_in_flight": "Requests that hold a claim on a limit.",
     "limits_pending_settlements": "Settlements that wait for the limit store.",

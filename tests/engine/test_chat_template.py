@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -115,12 +116,42 @@ def test_no_process_is_left_behind() -> None:
     assert children() == before
 
 
-def test_a_killed_child_is_replaced() -> None:
-    shown = template("{{ messages[0].content }}")
+def worker_of(before: set[str]) -> int:
+    (made,) = children() - before
+    return int(made)
+
+
+def test_a_child_that_somebody_killed_costs_no_request() -> None:
     before = children()
-    for pid in before:
-        if b"template_worker" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(int(pid), 9)
-    with pytest.raises(EngineFault):
-        shown.render(HELLO)
+    shown = template("{{ messages[0].content }}")
+    os.kill(worker_of(before), signal.SIGKILL)
     assert shown.render(HELLO) == "hola"
+    assert shown.render(HELLO) == "hola"
+    shown.close()
+
+
+def test_a_child_that_somebody_froze_is_given_up_and_replaced() -> None:
+    before = children()
+    shown = ChatTemplate("{{ messages[0].content }}", "", "", wall_limit_s=1.0)
+    os.kill(worker_of(before), signal.SIGSTOP)
+    with pytest.raises(EngineFault):
+        shown.render([{"role": "user", "content": "x" * 300_000}])  # more than the pipe takes
+    assert shown.render(HELLO) == "hola"
+    shown.close()
+    assert children() == before
+
+
+@pytest.mark.parametrize("source", ["{{ 'é' * 60000000 }}", "{% for a in range(9999) %}{{ 'x' * 9999 }}{% endfor %}"])
+def test_a_prompt_longer_than_any_request_is_refused_in_the_child(source: str) -> None:
+    with pytest.raises(InvalidInput, match="more than 8388608 characters"):
+        ChatTemplate(source, "", "").render(HELLO)
+
+
+@pytest.mark.parametrize(
+    "source", ["messages[0].content", "messages[0].content * 9000000", "messages|tojson", "'role ' ~ messages[0]"]
+)
+def test_a_refusal_repeats_nothing_but_the_templates_own_words(source: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        template(f"{{{{ raise_exception({source}) }}}}").render(HELLO)
+    assert "hola" not in caught.value.message
+    assert len(caught.value.message) < 400
