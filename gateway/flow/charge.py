@@ -1,4 +1,4 @@
-"""What a refusal costs its caller: one request of the limits. Standard library only."""
+"""What a refusal, or leaving early, costs a caller: one request of the limits. Standard library only."""
 
 from __future__ import annotations
 
@@ -6,24 +6,34 @@ from gateway.errors import Unavailable
 from gateway.flow.budget import requests_only
 from gateway.flow.growth import grow
 from gateway.flow.ports import Authorizer, Catalog, Limiter
-from gateway.flow.values import Estimate, Exchange, LimitRule, ModelCard
+from gateway.flow.values import ANONYMOUS, Estimate, Exchange, LimitRule, LimitVerdict, ModelCard
 
 NO_MODEL = ModelCard("-", backend="")
 """For a claim that counts requests only."""
 
 
-async def charged(exchange: Exchange, limiter: Limiter, authorizer: Authorizer, catalog: Catalog) -> Exchange:
-    """The exchange with the claim of one request, to be settled with no tokens.
+async def charged(
+    exchange: Exchange, limiter: Limiter, authorizer: Authorizer, catalog: Catalog
+) -> tuple[Exchange, LimitVerdict | None]:
+    """The exchange with the claim of one request, to be settled with no tokens, or the verdict of the limit that has no
+    room for it: whoever is refused is told that instead, so that a refusal is never free.
 
     Reading, inspecting and counting are work: a flood of refusals ends in 429, and trying until something passes is
-    bounded. Where no model was decided on, the limits that hold whatever is asked for count it.
+    bounded. Where no model was decided on, the limits that hold whatever is asked for count it. A store that is away
+    counts nothing and changes no refusal.
     """
     limits = requests_only(_limits(exchange, authorizer))
-    if not limits:
-        return exchange
+    if not limits or not _uncounted(exchange):
+        return exchange, None
     card = catalog.get(exchange.request.model) if exchange.request is not None else None
     verdict = await limiter.reserve(str(exchange.request_id), limits, Estimate(0, 0), card or NO_MODEL)
-    return grow(exchange, reservation=verdict.reservation)
+    full = None if verdict.allowed or verdict.kind == "store" else verdict
+    return grow(exchange, reservation=verdict.reservation), full
+
+
+def _uncounted(exchange: Exchange) -> bool:
+    """No claim of this request was made: what fell back was counted with its first candidate."""
+    return exchange.principal is not ANONYMOUS and exchange.reservation is None and not exchange.fallbacks
 
 
 def _limits(exchange: Exchange, authorizer: Authorizer) -> tuple[LimitRule, ...]:

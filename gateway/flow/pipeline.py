@@ -43,7 +43,6 @@ from gateway.flow.ports import (
 )
 from gateway.flow.refusals import costs_work, demand, demand_clean, unknown_model
 from gateway.flow.values import (
-    ANONYMOUS,
     ChatRequest,
     Chunk,
     Credential,
@@ -142,7 +141,9 @@ class Pipeline:
                         raise
                 raise unknown_model()
         except GatewayError as error:
-            await self.finalisers.run(self._refuse(grow(exchange, timings=laps.timings()), error, told=told))
+            refused = self._refuse(grow(exchange, timings=laps.timings()), error, told=told)
+            if (instead := await self.finalisers.run(refused)) is not None:
+                raise instead from None
             raise
         except asyncio.CancelledError:
             outcome = Outcome.CLIENT_DISCONNECT if arrival.gone() else Outcome.CANCELLED
@@ -332,13 +333,21 @@ class Pipeline:
         plan = replace(plan, route="fallback", reason=f"{plan.reason}; {card.id} unavailable")
         return grow(exchange, reservation=None, plan=plan, fallbacks=(*exchange.fallbacks, card.id))
 
-    async def _refuse(self, exchange: Exchange, error: GatewayError, *, told: bool) -> None:
-        """A refusal has both records too; the intent only where none was written yet."""
+    async def _refuse(self, exchange: Exchange, error: GatewayError, *, told: bool) -> GatewayError | None:
+        """A refusal has both records too; the intent only where none was written yet.
+
+        Returns the error to answer instead, where a limit has no room for the request that this refusal costs.
+        """
+        instead = None
+        if costs_work(error):
+            exchange, full = await charged(exchange, self._limiter, self._authorizer, self._catalog)
+            if full is not None:
+                instead = self._denial(full)
+                instead.detail = f"{instead.detail or 'a budget'}; in place of {error.status} {error.code}"
+                error = instead
         outcome = Outcome.DENIED if error.status in DENIALS else Outcome.ERROR
         failure = Failure(error.status, error.code, error.message, error.detail)
         unaudited = error.code == "audit_unavailable"
-        if exchange.reservation is None and exchange.principal is not ANONYMOUS and costs_work(error):
-            exchange = await charged(exchange, self._limiter, self._authorizer, self._catalog)
         if not told and not unaudited:
             await self._audit.intent(grow(exchange, outcome=outcome, status=error.status, failure=failure))
         try:
@@ -346,6 +355,7 @@ class Pipeline:
         except Unavailable:
             if not unaudited:
                 raise
+        return instead
 
     def _limits_of(self, exchange: Exchange) -> tuple[LimitRule, ...]:
         return self._authorizer.limits_of(exchange.principal, exchange.context)
@@ -353,7 +363,10 @@ class Pipeline:
     async def _abandon(
         self, exchange: Exchange, outcome: Outcome, stream: AsyncIterator[Chunk] | None, *, told: bool
     ) -> None:
-        """The caller left before the first chunk: what was prefilled was still used, a place in the queue was not."""
+        """The caller left before the first chunk: what was prefilled was still used, a place in the queue was not. It
+        was a request also where no more than a part of its body came."""
+        if outcome is Outcome.CLIENT_DISCONNECT:
+            exchange, _ = await charged(exchange, self._limiter, self._authorizer, self._catalog)
         usage = used_so_far(stream)
         if usage is None:
             bound = exchange.estimate if stream is not None else None

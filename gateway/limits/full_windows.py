@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from gateway.flow.values import LimitRule, LimitVerdict
 from gateway.limits.claim import BoundRule, Claim, Refusal
 from gateway.limits.verdict import refused
+from gateway.limits.windows import carried_over, sliding_wait_ms
 from gateway.limits.wording import refusal_text
 
 REMEMBER_S = 2.0
@@ -28,6 +29,7 @@ class _Full:
     """Without what the refused request needed: the next one may need less, and is not told another's figure."""
     until_s: float
     ends_s: float
+    """When the window has room again if nobody else comes: a fixed one at its end, a sliding one sooner or later."""
 
 
 class FullWindows:
@@ -38,13 +40,12 @@ class FullWindows:
 
     def remember(self, refusal: Refusal, bound: BoundRule, verdict: LimitVerdict, now_s: float) -> None:
         """Keeps it only where the window itself is used up, whatever a request asks for."""
-        spent = refusal.used >= refusal.limit and bound.previous_key is None and refusal.kind != "concurrency"
-        if not spent:
+        if refusal.kind == "concurrency" or _used(refusal, bound) < refusal.limit:
             return
         if len(self._full) >= MAX_WINDOWS:
             self._full.clear()
         rule = bound.rule
-        ends_s = now_s + max(0, bound.window.end_ms - refusal.now_ms) / 1000
+        ends_s = now_s + _full_for_ms(refusal, bound) / 1000
         told = replace(verdict, reason=refusal_text(rule, bound.window, refusal, measured=False))
         self._full[rule.id, rule.scope_key] = _Full(rule, refusal, bound, told, now_s + REMEMBER_S, ends_s)
 
@@ -75,7 +76,34 @@ class FullWindows:
 
     def _known(self, rule: LimitRule, now_s: float) -> _Full | None:
         full = self._full.get((rule.id, rule.scope_key))
-        if full is not None and (now_s >= full.ends_s or full.rule != rule):
+        if full is not None and (now_s >= full.ends_s or not _same_window(full, rule)):
             del self._full[rule.id, rule.scope_key]
             return None
         return full
+
+
+def _used(refusal: Refusal, bound: BoundRule) -> int:
+    """What the window counts as used, without what requests in flight may give back."""
+    if bound.previous_key is None:
+        return refusal.used
+    return refusal.used + carried_over(refusal.previous, bound.window, refusal.now_ms)
+
+
+def _full_for_ms(refusal: Refusal, bound: BoundRule) -> int:
+    window, now_ms = bound.window, refusal.now_ms
+    if bound.previous_key is None:
+        return max(0, window.end_ms - now_ms)
+    return sliding_wait_ms(refusal.limit, refusal.used, refusal.previous, 1, window, now_ms)
+
+
+def _same_window(full: _Full, rule: LimitRule) -> bool:
+    """Whether `rule` still sets the limit that was seen used up. What else it limits is another matter: the claim of a
+    refused request asks for the number of requests alone."""
+    seen, quantity = full.rule, full.refusal.quantity
+    if seen == rule:
+        return True
+    limit = "cost_micro" if quantity == "cost" else quantity
+    return all(getattr(seen, name) == getattr(rule, name) for name in (limit, *_WINDOW))
+
+
+_WINDOW = ("scope", "window", "window_s", "sliding", "tz", "currency", "on_store_error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from dataclasses import dataclass, replace
@@ -88,6 +89,50 @@ async def test_what_a_limit_the_gateway_or_a_missing_identity_refused_does_not_c
     bench.identity.failure = Unauthenticated("who?")
     with pytest.raises(Unauthenticated):
         await bench.text()
+    assert bench.limiter.reserved == []
+
+
+async def test_a_refusal_that_the_limits_have_no_room_for_becomes_theirs() -> None:
+    bench = bench_with_a_limit()
+    bench.limiter.refusal = LimitVerdict(allowed=False, kind="requests", reason="wait", rule_id="per-user")
+    with pytest.raises(RateLimited) as refused:
+        await bench.pipeline().answer(arrives(bench, InvalidRequest("no JSON", code="invalid_json")))
+    assert refused.value.code == "requests_rate_limited"
+    failure = bench.completion.failure
+    assert failure is not None
+    assert (failure.status, failure.code) == (429, "requests_rate_limited")
+    assert str(failure.detail).endswith("in place of 400 invalid_json")
+
+
+async def test_a_store_that_counts_nothing_changes_no_refusal() -> None:
+    bench = bench_with_a_limit()
+    bench.limiter.refusal = LimitVerdict(allowed=False, kind="store", reason="away", rule_id="per-user")
+    with pytest.raises(InvalidRequest):
+        await bench.pipeline().answer(arrives(bench, InvalidRequest("no JSON", code="invalid_json")))
+
+
+@pytest.mark.parametrize(("gone", "counted"), [(True, 1), (False, 0)])
+async def test_whoever_leaves_within_the_body_has_used_one_request(gone: bool, counted: int) -> None:
+    """The gateway's own end is nobody's request."""
+    bench = bench_with_a_limit()
+
+    async def receive() -> ChatRequest:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
+        await bench.pipeline().answer(replace(bench.arrival(), receive=receive, gone=lambda: gone))
+    assert len(bench.limiter.reserved) == len(bench.limiter.settled) == counted
+
+
+async def test_a_stranger_who_leaves_is_counted_by_no_limit() -> None:
+    bench = bench_with_a_limit()
+
+    async def gone(*_: object) -> Any:
+        raise asyncio.CancelledError
+
+    bench.identity.authenticate = gone  # type: ignore[method-assign]
+    with pytest.raises(asyncio.CancelledError):
+        await bench.pipeline().answer(replace(bench.arrival(), gone=lambda: True))
     assert bench.limiter.reserved == []
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from gateway.errors import BudgetExceeded, RateLimited
+from gateway.flow.budget import requests_only
 from gateway.flow.context import SystemClock
 from gateway.flow.values import LimitRule, LimitVerdict, Reservation
 from gateway.limits.claim import Tally
@@ -117,6 +118,26 @@ async def test_a_full_window_is_asked_about_again_after_a_moment(make_limiter: M
     await ask(limiter, limit)
     clock.advance(2.5)
     assert limiter.precheck([limit]) is None
+
+
+async def test_a_sliding_window_is_known_to_be_full_too(make_limiter: MakeLimiter) -> None:
+    limiter, limit = await make_limiter(), rule(requests=2, window_s=86_400, sliding=True)
+    await hold(limiter, limit)
+    await hold(limiter, limit)
+    await ask(limiter, limit)
+    verdict = limiter.precheck([limit])
+    assert verdict is not None
+    assert (verdict.allowed, verdict.kind) == (False, "budget")
+
+
+async def test_a_window_seen_full_by_a_count_of_requests_is_full_for_whole_requests(make_limiter: MakeLimiter) -> None:
+    """The claim of a refused request leaves tokens out; what it finds holds for the rule that counts both."""
+    limiter, limit = await make_limiter(), rule(requests=1, tokens=9_000, concurrent=4, window_s=3600)
+    await hold(limiter, limit)
+    await ask(limiter, *requests_only([limit]))
+    verdict = limiter.precheck([limit])
+    assert verdict is not None
+    assert verdict.kind == "requests"
 
 
 async def test_a_raised_limit_is_not_refused_from_memory(make_limiter: MakeLimiter) -> None:
