@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -16,12 +16,15 @@ from gateway.audit.evidence import Removed
 from gateway.audit.heads import Head
 from gateway.audit.system_event import PHASE, START, is_authentic
 
+TOLD = frozenset({"lost", "quarantined"})
+"""Kinds that an authentic record of the trail itself accounts for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that does not fit; `detail` never holds a value of the record.
 
-    `kind` of a row: missing, lost, duplicate, broken_link, hash_mismatch, unreadable, column_mismatch,
+    `kind` of a row: missing, lost, quarantined, duplicate, broken_link, hash_mismatch, unreadable, column_mismatch,
     personal_mismatch, no_start, not_authentic. Of a chain, by what other runs or an outside copy say of it:
     missing_run, cut_tail, head_mismatch, appended.
     """
@@ -52,6 +55,8 @@ class ChainWalker:
     """Where a later run says that this one ended."""
     removed: tuple[Removed, ...] = ()
     """What retention took out of it."""
+    refused: Set[tuple[int, bytes]] = frozenset()
+    """Numbers and hashes of its rows that a gateway says it has put aside."""
     waiting: int = 0
     """Numbers up to this one may still wait in a spool that the caller knows."""
     checked: int = 0
@@ -70,9 +75,11 @@ class ChainWalker:
             )
         elif self.prev_hash is not None and row["prev_hash"] != self.prev_hash:
             yield self._problem("broken_link", row, "prev_hash is not the hash of the row before")
+        if row["aside"]:
+            yield self._quarantined(row)
         if row["hash"] != chain_hash(row["prev_hash"], seq, row["rec"]):
             yield self._problem("hash_mismatch", row, "the record is not what was hashed")
-        else:
+        elif not row["aside"]:
             yield from self._compare(row)
         for head in self.named:
             if head.seq == seq and head.hash != row["hash"]:
@@ -101,8 +108,6 @@ class ChainWalker:
                 self.next_seq, self.prev_hash = one.last + 1, one.hash
 
     def _compare(self, row: Mapping[str, Any]) -> Iterator[Problem]:
-        if "event_id" not in row:
-            return
         try:
             document = parse_json(row["rec"])
             expected = dict(zip(DERIVED, derive(document), strict=True))
@@ -124,6 +129,12 @@ class ChainWalker:
         # Chains of before this was so begin with any record.
         if row["node_seq"] == 1 and document["schema"] > 1 and not is_start:
             yield self._problem("no_start", row, "the first record of a run names those before it")
+
+    def _quarantined(self, row: Mapping[str, Any]) -> Problem:
+        """Nobody is shown a row there: who moves one hides it, so that the table alone proves nothing."""
+        if (row["node_seq"], row["hash"]) in self.refused:
+            return self._problem("quarantined", row, "Postgres refused it; it lies in audit_quarantine")
+        return self._problem("missing", row, "it lies in audit_quarantine, and no gateway says that it put it there")
 
     def _problem(self, kind: str, row: Mapping[str, Any], detail: str) -> Problem:
         return Problem(kind, self.boot_id, self.node_id, row["node_seq"], row.get("event_id"), detail)

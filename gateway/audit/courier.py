@@ -26,7 +26,7 @@ from gateway.audit.canonical import parse_json
 from gateway.audit.damage import ACTION, Damage, damage_of, lost_until
 from gateway.audit.group import Position, SpoolClosed
 from gateway.audit.quarantine import Kept
-from gateway.audit.shipper import OUTAGE, Shipper
+from gateway.audit.shipper import OUTAGE, OnRefused, Shipper, count_refused
 from gateway.audit.spool import Spool
 from gateway.flow.context import Clock
 
@@ -37,6 +37,7 @@ LINGER_S = 0.25
 BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
 HOUSE_S = 3600.0
 HOUSE_RETRY_S = 60.0
+COUNT_S = 60.0
 LOOK_S = 10.0
 """An idle courier looks this often whether there is something to do."""
 SKEW_S = 60.0
@@ -80,6 +81,7 @@ class Courier:
         clock: Clock,
         close_orphan: CloseOrphan,
         write_damage: WriteDamage,
+        write_refused: OnRefused,
         open_requests: Callable[[], frozenset[UUID]],
     ) -> None:
         self._engine, self._spool, self._own, self._spool_dir = engine, spool, own, spool_dir
@@ -87,9 +89,11 @@ class Courier:
         self._write_damage, self._open_requests = write_damage, open_requests
         self._reader = BootReader(own.folder)
         self._reader.begin()
-        self.shipper = Shipper(engine, node_id, clock, self._report)
+        self.shipper = Shipper(engine, node_id, clock, self._report, write_refused)
         self.kept = Kept()
         """What lies in the quarantine."""
+        self.refused_rows = 0
+        """Rows in the table of the quarantine, counted once a minute and after each that is put there."""
         self.stray_rows = 0
         """Rows in the default partition: dated for a month that has none."""
         self.house = ""
@@ -102,7 +106,8 @@ class Courier:
         self._dead: dict[UUID, Boot] = {}
         self._recovered = False
         self._outage = ""
-        self._house_due_s = 0.0
+        self._house_due_s = self._count_due_s = 0.0
+        self._counted = 0
 
     def committed(self) -> None:
         """The spool wrote a group."""
@@ -216,6 +221,7 @@ class Courier:
         before, upto = self._clock.now(), self._spool.position
         await self.shipper.ship(self._reader, upto)
         self._tell_house(house)
+        await self._count_refused()
         caught_up = self._reached(self._spool.position)
         self._pending_since = None if caught_up else before
         self._account(upto)
@@ -249,6 +255,13 @@ class Courier:
             if not self.house:
                 log.error("partitions of the audit trail cannot be made: %s", failure)
         self.house = failure
+
+    async def _count_refused(self) -> None:
+        now = self._clock.monotonic_s()
+        if now < self._count_due_s and self._counted == self.shipper.quarantined:
+            return
+        self.refused_rows = await count_refused(self._engine)
+        self._count_due_s, self._counted = now + COUNT_S, self.shipper.quarantined
 
     def _compare_clocks(self) -> None:
         skewed = abs(self.shipper.skew_s) > SKEW_S

@@ -1,17 +1,19 @@
 """What the trail tells of itself, gathered before its chains are walked: heads that runs have named of each other, ends
-of runs, and what retention removed. Only what is authentic counts; what is not is a problem of its own.
+of runs, what retention removed and what Postgres refused. Only what is authentic counts; what is not is a problem of
+its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from gateway.audit.canonical import CommitmentKey
 from gateway.audit.heads import Head, head_of_data, newest
-from gateway.audit.system_event import RETAIN, SEAL, START, is_authentic
+from gateway.audit.system_event import REFUSED, RETAIN, SEAL, START, is_authentic
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +33,8 @@ class Evidence:
     named: Mapping[UUID, tuple[Head, ...]] = field(default_factory=dict)
     ended: Mapping[UUID, Head] = field(default_factory=dict)
     removed: Mapping[UUID, tuple[Removed, ...]] = field(default_factory=dict)
+    refused: Mapping[UUID, Set[tuple[int, bytes]]] = field(default_factory=dict)
+    """Numbers and hashes of the rows that a gateway has put aside, by chain."""
 
     def boots(self) -> set[UUID]:
         return {*self.named, *self.ended}
@@ -48,6 +52,7 @@ def removed_of(facts: Mapping[str, Any]) -> list[Removed]:
 def gather(documents: Iterable[Mapping[str, Any]], key: CommitmentKey | None, kept: Sequence[Head]) -> Evidence:
     """`kept` are heads from outside. Documents that cannot be read or are not authentic tell nothing."""
     named, ended, removed = list[Head](), list[Head](), list[Removed]()
+    refused: defaultdict[UUID, set[tuple[int, bytes]]] = defaultdict(set)
     for document in documents:
         if key is not None and not is_authentic(key, document):
             continue
@@ -60,6 +65,9 @@ def gather(documents: Iterable[Mapping[str, Any]], key: CommitmentKey | None, ke
                 named += map(head_of_data, facts["heads"])
             elif action == RETAIN:
                 removed += removed_of(facts)
+            elif action == REFUSED:
+                row = head_of_data(facts["row"])
+                refused[row.boot_id].add((row.seq, row.hash))
         except (KeyError, TypeError, ValueError):
             continue
     gone: dict[UUID, tuple[Removed, ...]] = {}
@@ -72,4 +80,4 @@ def gather(documents: Iterable[Mapping[str, Any]], key: CommitmentKey | None, ke
     for head in kept:
         if head not in expected.get(head.boot_id, ()):
             expected[head.boot_id] = (*expected.get(head.boot_id, ()), head)
-    return Evidence(expected, newest(ended), gone)
+    return Evidence(expected, newest(ended), gone, refused)

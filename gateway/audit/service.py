@@ -27,13 +27,14 @@ from gateway.audit.damage import Damage, damage_record
 from gateway.audit.event import Caller, Origin, Phase, Record
 from gateway.audit.flood import Bulk, FloodGate
 from gateway.audit.group import SpoolClosed, SpoolLimits
+from gateway.audit.heads import Head
 from gateway.audit.notices import admin_record, bulk_record, interrupted_record
 from gateway.audit.request_event import request_caller, request_record
 from gateway.audit.retention import Expired, find_expired, keep_removing, remove_expired
 from gateway.audit.runs import Run
-from gateway.audit.segment import DiskFile, SegmentFile
+from gateway.audit.segment import DiskFile, Frame, SegmentFile
 from gateway.audit.spool import Spool
-from gateway.audit.system_event import RETAIN, system_record
+from gateway.audit.system_event import RETAIN, refused_record, system_record, tells_of_refused
 from gateway.audit.tally import Tally
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
@@ -116,6 +117,7 @@ class AuditService:
             self._clock,
             self._close_orphan,
             self._write_damage,
+            self._write_refused,
             lambda: frozenset(self._open),
         )
         self._courier.take_over()
@@ -271,7 +273,7 @@ class AuditService:
             "ingest_lag_s": round(lag.seconds, 3),
             "postgres": self._courier.outage or "ok",
             "shipped": self._courier.shipper.shipped,
-            "quarantined": self._courier.shipper.quarantined,
+            "quarantined": self._courier.refused_rows,
             "quarantined_files": self._courier.kept.files,
             "lost_records": self._courier.kept.lost_records,
             "spool_restored": self._spool.restored,
@@ -304,6 +306,13 @@ class AuditService:
     async def _write_damage(self, damage: Damage) -> None:
         # Kept whatever the quota says: the damaged file cannot be passed, and room made, before this is on record.
         record = damage_record(self._origin, self._ids.uuid7(), self._clock.now(), damage)
+        await self._write_for_courier(record, keep=True)
+
+    async def _write_refused(self, frame: Frame, error: str) -> None:
+        if tells_of_refused(frame.rec):
+            return  # Where every row is refused, one record for each is the last word.
+        row = Head(self._node_id, frame.boot_id, frame.seq, frame.hash)
+        record = refused_record(self._origin, self._ids.uuid7(), self._clock.now(), row, error)
         await self._write_for_courier(record, keep=True)
 
     async def _write_for_courier(self, record: Record, *, keep: bool) -> None:

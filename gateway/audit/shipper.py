@@ -1,7 +1,8 @@
 """From the spool to Postgres: exactly once, whatever stops in between.
 
 COPY into a temporary table, `INSERT ... ON CONFLICT DO NOTHING`, commit, then the checkpoint, then delete the segment.
-A row that Postgres refuses is found by halving and goes to `audit_quarantine`; an outage only makes records wait.
+A row that Postgres refuses is found by halving and goes to `audit_quarantine`, which a record in the trail tells; an
+outage only makes records wait.
 Knows the spool's files and one table; not requests.
 """
 
@@ -71,6 +72,11 @@ INSERT INTO audit_quarantine (node_id, boot_id, node_seq, rec, prev_hash, hash, 
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT DO NOTHING
 """
 
+# Not all of a table that somebody may have filled.
+_REFUSED = "SELECT count(*) FROM (SELECT FROM audit_quarantine LIMIT 10000) AS aside"
+
+OnRefused = Callable[[Frame, str], Awaitable[None]]
+"""Keeps on record that a row was put aside, and for what kind of error; durable when it returns. Raises `OSError`."""
 OnDamage = Callable[[BootReader, Damage], Awaitable[None]]
 """Says and keeps on record what cannot be read; returns when that is durable. Raises one of `OUTAGE`."""
 
@@ -78,10 +84,12 @@ OnDamage = Callable[[BootReader, Damage], Awaitable[None]]
 class Shipper:
     """Ships batches of one process's folders through one pooled connection at a time."""
 
-    def __init__(self, engine: AsyncEngine, node_id: str, clock: Clock, on_damage: OnDamage) -> None:
+    def __init__(
+        self, engine: AsyncEngine, node_id: str, clock: Clock, on_damage: OnDamage, on_refused: OnRefused
+    ) -> None:
         self._engine = engine
         self._node_id = node_id
-        self._clock, self._on_damage = clock, on_damage
+        self._clock, self._on_damage, self._on_refused = clock, on_damage, on_refused
         self.shipped = 0
         self.quarantined = 0
         self.misdated = 0
@@ -174,6 +182,8 @@ class Shipper:
             reason,
             timeout=TIMEOUT_S,
         )
+        # Also when the row was there already: the process may have ended between the two.
+        await self._on_refused(frame, type(error).__name__)
         self.quarantined += 1
 
 
@@ -182,3 +192,9 @@ async def _paced(rows: Sequence[tuple[Any, ...]]) -> AsyncIterator[tuple[Any, ..
         if place % SLICE == SLICE - 1:
             await asyncio.sleep(0)
         yield values
+
+
+async def count_refused(engine: AsyncEngine) -> int:
+    """Rows in `audit_quarantine`, whoever put them there; 10,000 stands for any number beyond."""
+    async with engine.connect() as connection:
+        return int((await connection.exec_driver_sql(_REFUSED)).scalar_one())

@@ -1,4 +1,4 @@
-"""Records of the trail about itself: the start of a run, seals, what retention removed. Pure.
+"""Records of the trail about itself: the start of a run, seals, what retention removed, what Postgres refused. Pure.
 
 They are authenticated with the commitment key, which is not in the database: whoever can write to the tables and does
 not have the key can neither make one nor change one. Phase `system`, tenant `-`; nothing in them is personal.
@@ -11,13 +11,14 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from gateway.audit.canonical import CommitmentKey, canonical_json
+from gateway.audit.canonical import CommitmentKey, canonical_json, parse_json
 from gateway.audit.event import SCHEMA_VERSION, Origin, Record, finish
 from gateway.audit.heads import Head
 from gateway.flow.values import ANONYMOUS
 
 PHASE = "system"
 START, SEAL, RETAIN = "audit.start", "audit.seal", "audit.retain"
+REFUSED = "audit.quarantine"
 _MAC = "mac"
 
 
@@ -45,6 +46,19 @@ def start_record(
 def seal_record(origin: Origin, event_id: UUID, now: datetime, heads: Sequence[Head]) -> Record:
     """How far this run, first, and others have come."""
     return system_record(origin, event_id, now, SEAL, {"heads": [head.data() for head in heads]})
+
+
+def refused_record(origin: Origin, event_id: UUID, now: datetime, refused: Head, error: str) -> Record:
+    """Postgres refused the row `refused`, with an error of this kind, and it was put aside."""
+    return system_record(origin, event_id, now, REFUSED, {"row": refused.data(), "error": error})
+
+
+def tells_of_refused(rec: bytes) -> bool:
+    try:
+        document = parse_json(rec)
+        return bool(document["phase"] == PHASE and document["what"]["action"] == REFUSED)
+    except (ValueError, KeyError, TypeError):
+        return False
 
 
 def system_record(origin: Origin, event_id: UUID, now: datetime, action: str, facts: Mapping[str, Any]) -> Record:

@@ -1,6 +1,7 @@
 """Walk the hash chains in Postgres and name what does not fit.
 
-What a damaged spool lost is told apart (`lost`): the trail itself holds a record of it.
+What a damaged spool lost (`lost`) and what Postgres refused (`quarantined`) is told apart: the trail itself holds an
+authentic record of it. A row in `audit_quarantine` without one counts as removed.
 What it can see: a changed, removed, inserted, reordered or renumbered row, a column that differs from its record, a
 personal value that is not the one committed to; and of whole chains what later runs, other replicas and heads kept
 outside say: a deleted run, a tail cut off, a chain rewritten, rows appended to a run that was over. What it cannot: the
@@ -19,7 +20,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.audit.canonical import CommitmentKey, genesis, parse_json
+from gateway.audit.canonical import CommitmentKey, genesis, parse_json, storable
 from gateway.audit.chain_walker import ChainWalker, Problem
 from gateway.audit.columns import DERIVED
 from gateway.audit.damage import ACTION, Damage, damage_of
@@ -65,9 +66,12 @@ async def verify(
         await connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         whole_trail = start is None and end is None
         damages = await _damages(connection, key)
-        evidence = gather(await _system(connection), key, kept) if whole_trail else Evidence()
+        evidence = gather(await _system(connection), key, kept)
+        if not whole_trail:
+            evidence = Evidence(refused=evidence.refused)
         chains = await _chains(connection, start, end)
         if whole_trail:
+            chains = _widened(chains, await _aside(connection))
             known = {boot_id for _, boot_id, _, _ in chains}
             chains += [("-", boot_id, 1, 0) for boot_id in sorted({*damages, *evidence.boots()} - known)]
         for node_id, boot_id, low, high in chains:
@@ -82,6 +86,7 @@ async def verify(
                 named=evidence.named.get(boot_id, ()),
                 ended=evidence.ended.get(boot_id),
                 removed=evidence.removed.get(boot_id, ()),
+                refused=evidence.refused.get(boot_id, frozenset()),
                 waiting=(waiting or {}).get(boot_id, 0),
             )
             problems: list[Problem] = []
@@ -135,6 +140,38 @@ async def _chains(
     return [(node, UUID(int=boot.int), low, high) for node, boot, low, high in found]
 
 
+async def _aside(connection: AsyncConnection) -> list[tuple[str, UUID, int, int]]:
+    """Like `_chains`, of the rows in the quarantine, whose table names the node that put them there."""
+    quarantine = audit_quarantine.c
+    low, high = sa.func.min(quarantine.node_seq), sa.func.max(quarantine.node_seq)
+    chains: list[tuple[str, UUID, int, int]] = []
+    for boot, first, last in (
+        await connection.execute(sa.select(quarantine.boot_id, low, high).group_by(quarantine.boot_id))
+    ).all():
+        rec = sa.select(quarantine.rec).where(quarantine.boot_id == boot).limit(1)
+        chains.append((_node((await connection.execute(rec)).scalar_one()), UUID(int=boot.int), first, last))
+    return chains
+
+
+def _node(rec: bytes) -> str:
+    """`-` of a record that cannot be read."""
+    try:
+        return storable(parse_json(rec)["node"]) or "-"
+    except (ValueError, KeyError, TypeError):
+        return "-"
+
+
+def _widened(
+    chains: list[tuple[str, UUID, int, int]], aside: list[tuple[str, UUID, int, int]]
+) -> list[tuple[str, UUID, int, int]]:
+    """With the rows that lie in the quarantine before the first and behind the last of each chain, or instead of it."""
+    bounds = {boot_id: (node_id, low, high) for node_id, boot_id, low, high in chains}
+    for node_id, boot_id, low, high in aside:
+        node, first, last = bounds.get(boot_id, (node_id, low, high))
+        bounds[boot_id] = (node, min(first, low), max(last, high))
+    return [(node_id, boot_id, low, high) for boot_id, (node_id, low, high) in bounds.items()]
+
+
 async def _rows(connection: AsyncConnection, boot_id: UUID, low: int, high: int) -> AsyncIterator[dict[str, Any]]:
     """Rows of a boot by number, the quarantined ones among them."""
     columns = [audit_event.c[name] for name in (*DERIVED, "node_seq", "subject", "personal", "personal_salt")]
@@ -145,7 +182,7 @@ async def _rows(connection: AsyncConnection, boot_id: UUID, low: int, high: int)
         .where(quarantine.boot_id == boot_id, quarantine.node_seq.between(low, high))
         .order_by(quarantine.node_seq)
     )
-    apart = [plain(row) for row in kept.mappings()]
+    apart = [{**plain(row), "aside": True} for row in kept.mappings()]
     after: tuple[int, UUID] | None = None
     while True:
         statement = (
@@ -158,7 +195,7 @@ async def _rows(connection: AsyncConnection, boot_id: UUID, low: int, high: int)
             statement = statement.where(
                 sa.tuple_(audit_event.c.node_seq, audit_event.c.event_id) > sa.tuple_(after[0], after[1])
             )
-        batch = [plain(row) for row in (await connection.execute(statement)).mappings()]
+        batch = [{**plain(row), "aside": False} for row in (await connection.execute(statement)).mappings()]
         for row in batch:
             while apart and apart[0]["node_seq"] <= row["node_seq"]:
                 yield apart.pop(0)

@@ -113,20 +113,22 @@ def verify(
     as_json: bool = JSON,
 ) -> None:
     """Walk the hash chains. Exit 3 at any row that was changed, removed, inserted or renumbered, and at any run of the
-    gateway that was deleted, cut or rewritten; 4 when the only rows that are missing were lost with a damaged spool, as
-    the trail itself says.
+    gateway that was deleted, cut or rewritten; 4 when all that does not fit was lost with a damaged spool or refused by
+    Postgres, as the trail itself says.
 
     Prints the head of each chain. Keep them where nobody who writes to the database can change them, and give them to
     --against later: what was done to the newest run after its process had ended is found by that alone.
 
     Example: esclusa audit verify --json > heads.json; esclusa audit verify --against heads.json
     """
+    from gateway.audit.chain_walker import TOLD
     from gateway.audit.heads import parse_kept
     from gateway.audit.quarantine import Kept, survey
+    from gateway.audit.shipper import count_refused
     from gateway.audit.verify import ChainReport
     from gateway.audit.verify import verify as walk
 
-    async def work(_reader: AuditReader, engine: AsyncEngine, spool: Path) -> tuple[list[ChainReport], Kept]:
+    async def work(_reader: AuditReader, engine: AsyncEngine, spool: Path) -> tuple[list[ChainReport], Kept, int]:
         key = _commitment_key(config, spool)
         if key is None:
             print("personal values are not compared: the commitment key is not here", file=sys.stderr)
@@ -134,15 +136,16 @@ def verify(
         for row in _spooled(spool):
             waiting[row["boot_id"]] = max(row["node_seq"], waiting.get(row["boot_id"], 0))
         chains = walk(engine, key=key, start=_utc(start), end=_utc(end), kept=kept_heads, waiting=waiting)
-        return [report async for report in chains], survey(spool)
+        return [report async for report in chains], survey(spool), await count_refused(engine)
 
     if against is not None and (start is not None or end is not None):
         raise typer.BadParameter("a kept head is held against the whole trail: leave --from and --to out")
     kept_heads = () if against is None else parse_kept(_read(against), source=str(against))
-    reports, kept = _with_trail(config, work)
+    reports, kept, refused = _with_trail(config, work)
     problems = [problem for report in reports for problem in report.problems]
     if as_json:
-        rows, aside = sum(report.checked for report in reports), {"files": kept.files, "damages": kept.damages}
+        rows = sum(report.checked for report in reports)
+        aside = {"files": kept.files, "damages": kept.damages, "rows": refused}
         print(_json({"ok": not problems, "rows": rows, "chains": reports, "quarantine": aside}))
     else:
         for report in reports:
@@ -154,9 +157,11 @@ def verify(
             )
         for damage in kept.damages:
             print(f"  kept in quarantine/boot-{damage.boot_id}/: {damage}")
+        if refused:
+            print(f"  {refused} rows in audit_quarantine: refused by Postgres, or moved there")
         print(f"{sum(report.checked for report in reports)} rows in {len(reports)} chains checked", file=sys.stderr)
     if problems:
-        raise typer.Exit(LOST if all(problem.kind == "lost" for problem in problems) else BROKEN)
+        raise typer.Exit(LOST if all(problem.kind in TOLD for problem in problems) else BROKEN)
 
 
 def _with_trail(config: Path | None, work: Callable[[AuditReader, AsyncEngine, Path], Awaitable[T]]) -> T:
