@@ -127,6 +127,11 @@ PLAIN = (
     Writing("path of a URL", _around("/c/", "/ficha"), all_kinds=True),
     Writing("query of a URL", _around("?id=", "&a=1"), all_kinds=True),
     Writing("JSON in JSON", lambda value: ('{\\"v\\": \\"', json.dumps(value)[1:-1], '\\"}'), all_kinds=True),
+    Writing("CSV, each neighbor a number", _around("12,", ",33"), all_kinds=True),
+    Writing("CSV with dates and amounts", _around("2026-01-02,100.50,", ",1980-03-12"), all_kinds=True),
+    Writing("CSV with `;`, each neighbor a number", _around("12;", ";33"), all_kinds=True),
+    Writing("CSV with tabs, each neighbor a number", _around("12\t", "\t33"), all_kinds=True),
+    Writing("CSV, quoted, each neighbor a number", _around('"12","', '","33"'), all_kinds=True),
     Writing("SQL", _around("VALUES('", "');"), all_kinds=True),
 )
 MARKUP = (

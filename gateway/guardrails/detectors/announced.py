@@ -10,6 +10,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import cache
+from itertools import pairwise
 
 from gateway.guardrails.detectors import kinds
 from gateway.guardrails.detectors.form import GROUPED
@@ -70,6 +71,8 @@ _GLUED = frozenset(_GLUED_WORDS.split())
 _THOUSANDS = re.compile(r"[0-9]{6,10}|[0-9]{1,3}(?:[. ][0-9]{3}){1,3}")
 _REST = re.compile(r"(?:[ .,|/-]| [-|] )[0-9]{1,2}(?![0-9])")
 """A last group that is no thousand."""
+_FIELD = re.compile(r"[,;|]")
+"""Between two values of a row; a tab is a blank in a flat text."""
 _ANY_GROUPS = 2
 """The level from which a number without check digit may be in other groups than thousands."""
 MOST_RUNS = 36
@@ -97,7 +100,13 @@ def _number_behind(groups: Groups, place: int, announced: tuple[Kind, ...]) -> S
     by_word = near is not None and near.end() >= runs[0].start and not is_named_otherwise(lowered, place, runs[0].start)
     sizes = [_size(text, runs, levels, most) for most in range(LEVELS)]
     firsts = _firsts(runs)
+    fields = _fields(text, runs)
     for checked, allowed in ((True, _checked(announced)), (False, _unchecked(announced) if by_word else ())):
+        if allowed and not checked:
+            for first, last in fields:
+                span = _field(text, runs[first:last], allowed)
+                if span is not None:
+                    return span
         tried = set[tuple[int, bool]]()
         for most, size in enumerate(sizes):
             free = checked or most >= _ANY_GROUPS
@@ -107,7 +116,26 @@ def _number_behind(groups: Groups, place: int, announced: tuple[Kind, ...]) -> S
                     span = _longest(text, runs[first:size], allowed, free=free)
                     if span is not None:
                         return span
+        if allowed and checked:
+            for first, last in fields:
+                span = _longest(text, runs[first:last], allowed, free=True)
+                if span is not None and span.end == runs[last - 1].end:
+                    return span
     return None
+
+
+def _field(text: str, runs: Sequence[Run], allowed: tuple[Kind, ...]) -> Span | None:
+    """A whole field as a number without check digit; what the next field begins with is no last group of it."""
+    start, end = runs[0].start, runs[-1].end
+    return _longest(text, runs, allowed, free=True) if _THOUSANDS.fullmatch(text, start, end) else None
+
+
+def _fields(text: str, runs: Sequence[Run]) -> list[tuple[int, int]]:
+    """The first and the last run of each field but the first, where the runs are a row of a table of values."""
+    starts = [at for at in range(1, len(runs)) if _FIELD.search(text, runs[at - 1].end, runs[at].start)]
+    blanks = [at for at in range(1, len(runs)) if text[runs[at - 1].end : runs[at].start] == " "]
+    rows = [starts] if starts else [blanks] if blanks else []
+    return [pair for row in rows for pair in pairwise([*row, len(runs)])]
 
 
 def _size(text: str, runs: Sequence[Run], levels: Sequence[int], most: int) -> int:

@@ -39,8 +39,10 @@ def _over_lines(text: str) -> bool:
 
 _BETWEEN = r"[ \n._/-]"
 _FOUR = rf"(?<![0-9]{{4}}{_BETWEEN})[2-6][0-9]{{3}}(?:{_BETWEEN}[0-9]{{4}}){{3}}(?!{_BETWEEN}[0-9]{{4}}(?![0-9A-Za-z]))"
+_END = r"(?![0-9A-ZÑ])"
+"""Decimals may follow (`.0`, `,00 €`): no amount has fourteen digits before them, and tables write cards so."""
 CARDS = (
-    form("card", NAME, "d14 d15 d16", "[2-6][0-9]{13,15}(?![.-][0-9])", is_card),
+    form("card", NAME, "d14 d15 d16", "[2-6][0-9]{13,15}", is_card, end=_END),
     form("card", NAME, "d4", _FOUR, _same_between),
     form("card", NAME, "d4", _FOUR.replace(_BETWEEN, r"[ \n-]"), _over_lines),
     form("card", NAME, "d4", rf"3[0-9]{{3}}{_BETWEEN}[0-9]{{6}}{_BETWEEN}[0-9]{{4,5}}", _same_between),

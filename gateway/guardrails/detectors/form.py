@@ -88,10 +88,12 @@ GLUED = re.compile(
     r"(?=[A-Za-z]{0,4}[0-9])"
 )
 """A word that is written against its number."""
-BEGIN = r"(?<![0-9][.,:])"
-"""Not among the decimals of another number."""
-END = r"(?![0-9A-ZÑ])(?![.,][0-9])(?!(?<![0-9])[a-z])"
-"""Where it may end: lower-case letters may touch its last digit (`…332abc`), nothing touches its last letter."""
+BEGIN = r"(?<![0-9]\.)(?:(?<!(?<![\w.,])0,)|(?=[0-9]+,\S))"
+"""Not the decimals of another number: behind a full stop, or behind a zero and a comma that begin a field. Behind any
+other comma stands the next field of a row, as no program writes that many decimals behind a comma."""
+END = r"(?![0-9A-ZÑ])(?!(?<=[0-9])\.[0-9])(?!(?<![0-9])[a-z])"
+"""Where it may end: lower-case letters may touch its last digit (`…332abc`), nothing touches its last letter. A comma
+is never part of a version or an amount here: no amount has the dashes, letters or check digits of these numbers."""
 ALONE = r"(?<![\w.\-/])", r"(?![\w/]|[.\-]\w)"
 """Edges of what is weak by itself."""
 
@@ -104,9 +106,10 @@ def form(
     check: Callable[[str], bool],
     *,
     certain: bool = True,
+    end: str = END,
 ) -> Form:
     """A number whose separators prove it as much as its digits do."""
-    return Form(category, detector, re.compile(f"{BEGIN}{pattern}{END}"), check, certain=certain, first=first)
+    return Form(category, detector, re.compile(f"{BEGIN}{pattern}{end}"), check, certain=certain, first=first)
 
 
 def weak(category: str, detector: str, first: str, pattern: str, check: Callable[[str], bool]) -> Form:

@@ -68,7 +68,7 @@ def test_the_strictest_policy_refuses_nothing_harmless(sample: dict[str, Any]) -
 
 
 def test_the_ordinary_texts_are_many_and_in_two_languages() -> None:
-    assert len(set(ORDINARY)) == len(ORDINARY) >= 200
+    assert len(set(ORDINARY)) == len(ORDINARY) >= 280
     for words in (r"\b(the|my|your|is|are|and|of|for)\b", r"\b(el|la|los|las|una?|es|de|del)\b"):
         assert sum(re.search(words, text.lower()) is not None for text in ORDINARY) >= 40
 
