@@ -221,10 +221,15 @@ class _Walk:
         self.behind = replace(self.behind, offset=size, seq=seq)
 
     def nothing_left(self, mark: Position | None) -> None:
-        """Not one segment: with a checkpoint all may have been shipped, without one nothing was."""
+        """Not one segment. Shipping never deletes the one that the checkpoint names: without the mark nobody knows what
+        else it held. Without a checkpoint nothing was shipped."""
         if self.behind == Checkpoint():
             self.behind = Checkpoint(seq=0)
-        self.end_of_dead(self.behind.offset, mark)
+        if mark is None and self.behind.number > 0:
+            at = self.behind.offset
+            self._add(Damage(self._boot_id, self.behind.number, at, at, self._next, None))
+        else:
+            self.end_of_dead(self.behind.offset, mark)
 
     @property
     def _next(self) -> int | None:

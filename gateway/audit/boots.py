@@ -38,10 +38,10 @@ class Boot:
 
     def remove(self) -> None:
         """Delete the folder: everything in it is in Postgres. A file that is not of this version keeps it there."""
-        # The mark first: without segments it would tell of records that are gone.
-        names = [MARK, *(segment_path(self.folder, number).name for number in segment_numbers(self.folder))]
+        # Mark and checkpoint first: without segments they would tell of records that are gone.
+        segments = [segment_path(self.folder, number).name for number in segment_numbers(self.folder)]
         with contextlib.suppress(OSError):
-            for name in (*names, CHECKPOINT, f"{CHECKPOINT}.new", LOCK):
+            for name in (MARK, CHECKPOINT, f"{CHECKPOINT}.new", *segments, LOCK):
                 (self.folder / name).unlink(missing_ok=True)
             self.folder.rmdir()
 

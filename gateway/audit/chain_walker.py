@@ -57,6 +57,8 @@ class ChainWalker:
     """What retention took out of it."""
     refused: Set[tuple[int, bytes]] = frozenset()
     """Numbers and hashes of its rows that a gateway says it has put aside."""
+    shipped: int = 0
+    """A spool that the caller knows says that the numbers up to this one were committed."""
     waiting: int = 0
     """Numbers up to this one may still wait in a spool that the caller knows."""
     checked: int = 0
@@ -90,7 +92,9 @@ class ChainWalker:
         """What must be behind the last row, and what must not."""
         self._pass_removed(None)
         reached = max([head.seq for head in (*self.named, *filter(None, [self.ended]))], default=0)
-        if reached >= self.next_seq and self.waiting < reached and not covers(self.damages, self.next_seq, reached):
+        # What waits in a spool may be behind what others name of the chain, never behind what was committed.
+        reached = max(self.shipped, reached if self.waiting < reached else 0)
+        if reached >= self.next_seq and not covers(self.damages, self.next_seq, reached):
             kind = "cut_tail" if self.next_seq > 1 else "missing_run"
             detail = f"{reached - self.next_seq + 1} rows up to {reached} are known to have been there"
             yield Problem(kind, self.boot_id, self.node_id, self.next_seq, detail=detail)

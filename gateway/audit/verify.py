@@ -53,6 +53,7 @@ async def verify(
     start: datetime | None = None,
     end: datetime | None = None,
     kept: Sequence[Head] = (),
+    shipped: Mapping[UUID, int] | None = None,
     waiting: Mapping[UUID, int] | None = None,
     max_problems: int = 100,
 ) -> AsyncIterator[ChainReport]:
@@ -60,11 +61,13 @@ async def verify(
 
     Without `key` personal values are not compared with their commitments, and records of the trail about itself are
     believed. With `start`, a chain is taken up in the middle; without it, it must begin at number 1. What other runs
-    and `kept` heads say is held against all of time only. `waiting`: numbers of chains that still lie in a spool.
+    and `kept` heads say is held against all of time only, and so is `shipped`, the last number of each chain that a
+    spool says is committed. `waiting`: numbers of chains that still lie in a spool.
     """
     async with engine.connect() as connection:
         await connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         whole_trail = start is None and end is None
+        there = {boot_id: seq for boot_id, seq in (shipped or {}).items() if seq and whole_trail}
         damages = await _damages(connection, key)
         evidence = gather(await _system(connection), key, kept)
         if not whole_trail:
@@ -73,7 +76,7 @@ async def verify(
         if whole_trail:
             chains = _widened(chains, await _aside(connection))
             known = {boot_id for _, boot_id, _, _ in chains}
-            chains += [("-", boot_id, 1, 0) for boot_id in sorted({*damages, *evidence.boots()} - known)]
+            chains += [("-", boot_id, 1, 0) for boot_id in sorted({*damages, *evidence.boots(), *there} - known)]
         for node_id, boot_id, low, high in chains:
             whole = start is None or low == 1
             walker = ChainWalker(
@@ -87,6 +90,7 @@ async def verify(
                 ended=evidence.ended.get(boot_id),
                 removed=evidence.removed.get(boot_id, ()),
                 refused=evidence.refused.get(boot_id, frozenset()),
+                shipped=there.get(boot_id, 0),
                 waiting=(waiting or {}).get(boot_id, 0),
             )
             problems: list[Problem] = []

@@ -9,6 +9,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,10 @@ import typer
 if TYPE_CHECKING:
     from sqlalchemy.ext.asyncio import AsyncEngine
 
+    from gateway.audit.quarantine import Kept
     from gateway.audit.reader import AuditReader
+    from gateway.audit.shipped import Shipped
+    from gateway.audit.verify import ChainReport
     from gateway.settings import Settings
 
 T = TypeVar("T")
@@ -30,6 +34,16 @@ CONFIG = typer.Option(None, "--config", help="Settings file (YAML).")
 JSON = typer.Option(False, "--json", help="JSON on stdout, one event a line.")
 BROKEN = 3
 LOST = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What `verify` found: of each chain, aside in the spool, in the quarantine's table; whether it read the spool."""
+
+    reports: list[ChainReport]
+    kept: Kept
+    refused: int
+    spool: bool
 
 
 @app.command("tail")
@@ -123,30 +137,39 @@ def verify(
     """
     from gateway.audit.chain_walker import TOLD
     from gateway.audit.heads import parse_kept
-    from gateway.audit.quarantine import Kept, survey
+    from gateway.audit.quarantine import survey
     from gateway.audit.shipper import count_refused
-    from gateway.audit.verify import ChainReport
     from gateway.audit.verify import verify as walk
 
-    async def work(_reader: AuditReader, engine: AsyncEngine, spool: Path) -> tuple[list[ChainReport], Kept, int]:
+    async def work(_reader: AuditReader, engine: AsyncEngine, spool: Path) -> Verified:
         key = _commitment_key(config, spool)
         if key is None:
             print("personal values are not compared: the commitment key is not here", file=sys.stderr)
+        shipped = _shipped(spool)  # before the database is read: what is committed later is no matter
+        if shipped is None:
+            print(f"the trail is not held against a spool: {spool} cannot be read here", file=sys.stderr)
         waiting: dict[UUID, int] = {}
         for row in _spooled(spool):
             waiting[row["boot_id"]] = max(row["node_seq"], waiting.get(row["boot_id"], 0))
-        chains = walk(engine, key=key, start=_utc(start), end=_utc(end), kept=kept_heads, waiting=waiting)
-        return [report async for report in chains], survey(spool), await count_refused(engine)
+        heads = (*kept_heads, *(() if shipped is None else shipped.ends))
+        upto = {} if shipped is None else shipped.upto
+        chains = walk(engine, key=key, start=_utc(start), end=_utc(end), kept=heads, shipped=upto, waiting=waiting)
+        return Verified([one async for one in chains], survey(spool), await count_refused(engine), shipped is not None)
 
     if against is not None and (start is not None or end is not None):
         raise typer.BadParameter("a kept head is held against the whole trail: leave --from and --to out")
     kept_heads = () if against is None else parse_kept(_read(against), source=str(against))
-    reports, kept, refused = _with_trail(config, work)
+    verified = _with_trail(config, work)
+    reports, kept, refused = verified.reports, verified.kept, verified.refused
     problems = [problem for report in reports for problem in report.problems]
     if as_json:
         rows = sum(report.checked for report in reports)
         aside = {"files": kept.files, "damages": kept.damages, "rows": refused}
-        print(_json({"ok": not problems, "rows": rows, "chains": reports, "quarantine": aside}))
+        print(
+            _json(
+                {"ok": not problems, "rows": rows, "chains": reports, "quarantine": aside, "spool_read": verified.spool}
+            )
+        )
     else:
         for report in reports:
             state = "ok" if not report.problems else f"{len(report.problems)} problems"
@@ -233,6 +256,15 @@ def _spooled(spool: Path) -> Iterable[dict[str, Any]]:
     from gateway.audit.spooled import unshipped
 
     return unshipped(spool)
+
+
+def _shipped(spool: Path) -> Shipped | None:
+    from gateway.audit.shipped import read_shipped
+
+    try:
+        return read_shipped(spool)
+    except OSError:
+        return None
 
 
 def _utc(moment: datetime | None) -> datetime | None:

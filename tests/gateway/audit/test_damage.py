@@ -302,6 +302,64 @@ async def test_verify_exits_4_and_names_the_damage(
     assert f"kept in quarantine/boot-{damaged.boot}/" in answer.stdout
 
 
+async def test_a_run_without_the_segment_that_its_checkpoint_names_has_lost_an_unknown_number(
+    start: Any, rows: Any, engine: AsyncEngine, away: AsyncEngine, spool_dir: Path,
+    database_url: str, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Its intents are in Postgres; the completions were in the segment, and nothing says how many."""
+    dead = await start(mode="strict")
+    exchange = admitted()
+    await dead.intent(exchange)
+    await dead.settle(5)
+    dead._courier.shipper._engine = dead._courier._engine = away
+    await dead.completion(finished(exchange))
+    await dead.close()
+    (folder,) = boot_folders(spool_dir)
+    for path in (*folder.glob("*.log"), folder / "written"):
+        path.unlink()
+    assert (folder / "checkpoint").exists()
+    service = await start()
+    await all_shipped(service)
+    assert [row["outcome"] for row in await rows("request_id = :id", id=exchange.request_id)] == [None, "record_lost"]
+    (told,) = await rows("action = 'audit.damage'")
+    assert (b'"records"' in told["rec"], b'"first_seq":3' in told["rec"]) == (False, True)
+    assert not folder.exists()
+    assert [p.kind async for report in verify(engine, key=service.commitment_key) for p in report.problems] == ["lost"]
+    await service.close()
+    monkeypatch.setenv("DATABASE_URL", database_url)
+    monkeypatch.setenv("ESCLUSA_AUDIT__SPOOL_DIR", str(spool_dir))
+    assert (await asyncio.to_thread(CliRunner().invoke, cli.app, ["verify"])).exit_code == 4
+
+
+async def test_a_removal_that_was_cut_off_is_no_damage(start: Any, rows: Any, spool_dir: Path) -> None:
+    """Whatever of a folder is left when the process dies while it removes it: all of it is in Postgres."""
+    first = await start(mode="strict")
+    await record(first, 2)
+    await first.settle(5)
+    boot = first._boot
+    assert boot is not None
+    kept = {path.name: path.read_bytes() for path in boot.folder.iterdir()}
+    removed: list[str] = []
+    unlink = Path.unlink
+
+    def note(path: Path, missing_ok: bool = False) -> None:
+        removed.append(path.name)
+        unlink(path, missing_ok=missing_ok)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "unlink", note)
+        boot.remove()
+    await first.close()
+    for step in range(1, len(removed)):
+        boot.folder.mkdir(parents=True)
+        for name in kept.keys() - set(removed[:step]):
+            (boot.folder / name).write_bytes(kept[name])
+        service = await start()
+        await all_shipped(service)
+        assert await rows("action = 'audit.damage'") == []
+        await service.close()
+
+
 async def test_an_older_version_does_not_take_the_quarantine_for_a_dead_processs_spool(
     start: Any, away: AsyncEngine, spool_dir: Path
 ) -> None:

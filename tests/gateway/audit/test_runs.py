@@ -13,6 +13,7 @@ from gateway.audit.canonical import CommitmentKey, chain_hash, parse_json
 from gateway.audit.chain_walker import Problem
 from gateway.audit.heads import Head, parse_kept
 from gateway.audit.service import AuditService
+from gateway.audit.shipped import read_shipped
 from gateway.audit.verify import ChainReport, verify
 from gateway.errors import ConfigError
 from gateway.storage.postgres import make_engine
@@ -242,3 +243,30 @@ async def test_what_still_waits_in_a_spool_is_not_missing(
 def test_a_file_without_heads_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="no heads"):
         parse_kept(text, source="heads.json")
+
+
+@pytest.mark.parametrize("which", ["true", "node_seq > 3", "node_seq = 5"])
+@pytest.mark.parametrize("state", ["living", "killed"])
+async def test_rows_of_the_newest_run_that_are_gone_are_missed_by_its_spool(
+    start: Any, engine: AsyncEngine, spool_dir: Any, which: str, state: str
+) -> None:
+    service = await start(mode="strict")
+    await work(service)
+    key, own = service.commitment_key, service.boots[0]
+    if state == "killed":
+        await die(service)
+    shipped = read_shipped(spool_dir)
+    assert dict(shipped.upto) == {own: 5}
+    assert await problems(engine, key, shipped=shipped.upto) == []
+    await tamper(engine, f"DELETE FROM audit_event WHERE {which}")
+    kind, first = {"true": ("missing_run", 1), "node_seq > 3": ("cut_tail", 4), "node_seq = 5": ("cut_tail", 5)}[which]
+    assert await problems(engine, key, shipped=shipped.upto) == [(kind, first)]
+    # That other records of the run still wait does not explain it.
+    assert await problems(engine, key, shipped=shipped.upto, waiting={own: 9}) == [(kind, first)]
+
+
+async def test_records_that_wait_in_a_spool_are_not_missed(start: Any, engine: AsyncEngine, spool_dir: Any) -> None:
+    service = await start(into=make_engine("postgresql://nobody:x@127.0.0.1:1/none"))
+    await work(service)
+    assert dict(read_shipped(spool_dir).upto) == {service.boots[0]: 0}
+    assert await problems(engine, service.commitment_key, shipped=read_shipped(spool_dir).upto) == []

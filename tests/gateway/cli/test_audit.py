@@ -144,6 +144,8 @@ def test_verify_finds_against_heads_kept_outside_what_was_done_to_the_newest_run
     assert json.loads(kept.read_text())["chains"][0]["head"] in run("audit", "verify").stdout
     assert run("audit", "verify", "--against", str(kept)).exit_code == 0
     execute(database_url, "DELETE FROM audit_event WHERE node_seq = 5")
+    for note in (spool / ".ended").glob("*.json"):
+        note.unlink()  # as on a machine that does not have the spool
     assert run("audit", "verify").exit_code == 0
     found = run("audit", "verify", "--against", str(kept))
     assert (found.exit_code, "cut_tail" in found.stdout) == (3, True)
@@ -158,6 +160,25 @@ def test_verify_misses_a_run_that_was_deleted(run: Run, spool: Path, database_ur
     execute(database_url, f"DELETE FROM audit_event WHERE boot_id = '{first}'")
     found = run("audit", "verify")
     assert (found.exit_code, f"missing_run at {first}" in found.stdout) == (3, True)
+
+
+@pytest.mark.parametrize(("which", "kind"), [("true", "missing_run"), ("node_seq > 3", "cut_tail")])
+def test_verify_holds_the_trail_against_the_end_of_a_run_that_stopped(
+    run: Run, spool: Path, database_url: str, which: str, kind: str
+) -> None:
+    write(database_url, spool)
+    execute(database_url, f"DELETE FROM audit_event WHERE {which}")
+    found = run("audit", "verify")
+    assert (found.exit_code, kind in found.stdout) == (3, True)
+
+
+def test_verify_says_when_it_cannot_read_a_spool(run: Run, spool: Path, database_url: str, tmp_path: Path) -> None:
+    write(database_url, spool)
+    assert json.loads(run("audit", "verify", "--json").stdout)["spool_read"] is True
+    spool.rename(tmp_path / "elsewhere")
+    without = run("audit", "verify", "--json")
+    assert "not held against a spool" in without.stderr
+    assert (without.exit_code, json.loads(without.stdout)["spool_read"]) == (0, False)
 
 
 def test_verify_reads_personal_values_with_the_key_of_the_spool(run: Run, spool: Path, database_url: str) -> None:
