@@ -17,8 +17,9 @@ from gateway.access.patterns import ModelSelector, compile_pattern
 from gateway.access.problems import Path, PolicyInvalid, Problem
 from gateway.access.quotas import compile_limit
 from gateway.access.references import reference_problems, role_closures
-from gateway.access.snapshot import CompiledBinding, CompiledRule, MaskIndex, Snapshot
+from gateway.access.snapshot import CompiledBinding, CompiledLimit, CompiledRule, MaskIndex, Snapshot
 from gateway.access.source import Source
+from gateway.access.vocabulary import DATA_CLASSES
 from gateway.flow.values import ModelCard
 
 
@@ -64,6 +65,7 @@ def compile_policy(
         condition_groups=_condition_groups(rules),
         limits=limits,
         limit_purposes=frozenset(limit.purpose for limit in limits if limit.purpose is not None),
+        named_words=_named_words(rules, limits),
     )
 
 
@@ -163,6 +165,12 @@ def _mask(rules: Iterable[CompiledRule]) -> int:
     for rule in rules:
         mask |= 1 << rule.number
     return mask
+
+
+def _named_words(rules: Iterable[CompiledRule], limits: Iterable[CompiledLimit]) -> frozenset[str]:
+    conditions = [rule.condition for rule in rules if rule.condition is not None]
+    by_rules = {name for one in conditions for name in (*(one.purposes or ()), *(one.excluded_purposes or ()))}
+    return frozenset({*DATA_CLASSES, *by_rules, *(limit.purpose for limit in limits if limit.purpose is not None)})
 
 
 def _condition_groups(rules: Sequence[CompiledRule]) -> tuple[int, ...]:

@@ -59,7 +59,9 @@ def evaluate(
         return _refuse(snapshot, model, "builtin:department", unassigned, ())
     settled = _settle(snapshot, match.rules)
     if settled.denied_by is not None:
-        return _refuse(snapshot, model, settled.denied_by.id, settled.denied_by.reason or REFUSED, settled.matched)
+        written = settled.denied_by.reason
+        refused = _refuse(snapshot, model, settled.denied_by.id, written or REFUSED, settled.matched)
+        return replace(refused, fixed_reason=False) if written else refused
     if settled.allowed_by is None:
         unmet = _unmet(snapshot, match.unmet & ~snapshot.denies, principal, context)
         refused = _refuse(snapshot, model, None, _nothing_grants(action, model, unmet), settled.matched)
@@ -77,6 +79,8 @@ def evaluate(
         obligations=settled.obligations,
         default_data_class=snapshot.document.settings.default_data_class,
         limits=limits_for(snapshot, principal, match.holder, model, context.purpose),
+        fixed_reason=True,
+        named_words=snapshot.named_words,
     )
 
 
@@ -251,4 +255,6 @@ def _refuse(
         matched=matched,
         hidden=model is not None and snapshot.document.settings.hide_models,
         default_data_class=snapshot.document.settings.default_data_class,
+        fixed_reason=True,
+        named_words=snapshot.named_words,
     )

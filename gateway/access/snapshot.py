@@ -122,6 +122,8 @@ class Snapshot:
     limits: tuple[CompiledLimit, ...]
     limit_purposes: frozenset[str] = frozenset()
     """Purposes that some limit names: no other one makes a difference to the limits of a request."""
+    named_words: frozenset[str] = frozenset()
+    """Purposes that some rule or limit names, and the data classes."""
     settled: dict[int, Settled] = field(default_factory=dict, repr=False)
     """Cache of a pure function of the snapshot, bounded by the evaluator."""
     limit_rules: dict[tuple[object, ...], tuple[LimitRule, ...]] = field(default_factory=dict, repr=False)

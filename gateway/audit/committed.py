@@ -31,7 +31,7 @@ def differing(document: Mapping[str, Any], row: Mapping[str, Any], key: Commitme
     yield from _group(own, committed, salt, key)
     about = {name: value for name, value in personal.items() if name in ABOUT}
     wrapped = about.pop(ABOUT_SALT, None)
-    committed = document.get("admin", {}).get("commit", {})
+    committed = {**document.get("admin", {}).get("commit", {}), **document.get("decision", {}).get("commit", {})}
     yield from _group(about, committed, about_salt(personal) if wrapped is not None else None, key)
 
 

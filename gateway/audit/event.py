@@ -20,8 +20,9 @@ from gateway.audit.public_path import public_path
 from gateway.flow.context import RequestContext
 from gateway.flow.values import Principal
 
-SCHEMA_VERSION = 2
-"""1: targets, reasons and differences of `admin` records were hashed in the clear."""
+SCHEMA_VERSION = 3
+"""1: targets, reasons and differences of `admin` records were hashed in the clear; 2: any purpose, data class, model
+name and reason of a rule was."""
 
 Phase = Literal["intent", "completion", "denied", "aggregated", "admin", "access", "system"]
 
@@ -61,6 +62,7 @@ def caller(
     principal: Principal,
     user_label: str | None = None,
     metadata: Mapping[str, str] | None = None,
+    free_words: Mapping[str, str] | None = None,
 ) -> Caller:
     client = context.client
     values: dict[str, Any] = {
@@ -72,6 +74,7 @@ def caller(
         "client_request_id": storable(client.client_request_id, 128),
         "user_label": storable(user_label, 256),
         "labels": labels(metadata) if metadata else None,
+        **{name: storable(value, 256) for name, value in (free_words or {}).items()},
     }
     personal = {name: value for name, value in values.items() if value is not None}
     salt = secrets.token_bytes(16)

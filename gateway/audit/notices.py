@@ -12,7 +12,7 @@ from gateway.audit.canonical import storable
 from gateway.audit.columns import encode_side
 from gateway.audit.event import SCHEMA_VERSION, Origin, Record, caller, filled, finish, head, text
 from gateway.audit.flood import Bulk
-from gateway.audit.personal import about, commitments
+from gateway.audit.personal import ABOUT, about, commitments
 from gateway.audit.public_path import public_etag, public_path
 from gateway.flow.values import ANONYMOUS, AdminEvent, Outcome
 
@@ -104,7 +104,8 @@ def interrupted_record(
     """The completion of a request that has none: its process died, or what told of its end is lost."""
     salt = secrets.token_bytes(16)
     who = {key: value for key, value in intent.get("who", {}).items() if key != "commit"}
-    who["commit"] = commitments(origin.key, salt, personal)
+    # What the intent says about others goes on with its own salt and the commitments in its decision.
+    who["commit"] = commitments(origin.key, salt, {name: one for name, one in personal.items() if name not in ABOUT})
     document = {
         "schema": SCHEMA_VERSION,
         "event_id": event_id,

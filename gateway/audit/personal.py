@@ -1,8 +1,8 @@
 """The values of a record that may be erased, and the commitments that stand for them in the hashed record. Pure.
 
 Two groups, each with a salt of its own, because they concern different people. Those of the `who` are the caller's own.
-Those of `ABOUT` say what an administrator did or read, to whom and why, and may name anybody: they stay when the caller
-is erased, and go, with their salt, when somebody they name is.
+Those of `ABOUT` say what an administrator did, read or wrote, to whom and why, and may name anybody: they stay when the
+caller is erased, and go, with their salt, when somebody they name is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from gateway.audit.canonical import CommitmentKey, canonical_json, exact, storable
 
 ABOUT_SALT = "about_salt"
-ABOUT = frozenset({"target", "reason", "detail", "approver", "diff", "before_etag", ABOUT_SALT})
+ABOUT = frozenset({"target", "reason", "detail", "approver", "diff", "before_etag", "policy_reason", ABOUT_SALT})
 LABEL_LIMIT, LABEL_NAME, LABEL_VALUE = 16, 64, 512
 
 

@@ -30,14 +30,15 @@ STATEMENT_TIMEOUT_MS = 5000
 SETTLE_S = 1.0
 
 _HIDDEN = {"rec", "prev_hash", "hash", "personal", "personal_salt", "seal_id", "schema_version", "boot_id", "node_seq"}
+_CLEAR = ("target", "model_requested")
 _LISTED = [
-    sa.func.coalesce(audit_event.c.personal["target"].astext, column).label("target")
-    if column.name == "target"
+    sa.func.coalesce(audit_event.c.personal[column.name].astext, column).label(column.name)
+    if column.name in _CLEAR
     else column
     for column in audit_event.c
     if column.name not in _HIDDEN
 ]
-"""`target` as it was, until it is erased."""
+"""Those of `_CLEAR` as they were, until they are erased."""
 _EQUAL = {
     "subject": audit_event.c.subject,
     "tenant": audit_event.c.tenant,
@@ -60,7 +61,8 @@ Settle = Callable[[float], Awaitable[Lag]]
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """What to look for in [start, end); None does not restrict. `model` is the requested or the served one.
+    """What to look for in [start, end); None does not restrict. `model` is the requested or the served one; names that
+    are in no catalogue are not found by it.
 
     `tenants` is who the reader may see, None everyone; it is set by the caller's right, never by the query.
     """
@@ -167,10 +169,10 @@ class AuditReader:
         return None if salt is None else bytes(salt)
 
     async def records_of(self, request_ids: Sequence[UUID]) -> tuple[Mapping[str, Any], ...]:
-        """Time, phase and record of every event of these requests, oldest first."""
+        """Time, phase, record and personal values of every event of these requests, oldest first."""
         event = audit_event.c
         statement = (
-            sa.select(event.request_id, event.event_id, event.ts, event.phase, event.rec)
+            sa.select(event.request_id, event.event_id, event.ts, event.phase, event.rec, event.personal)
             .where(event.request_id.in_(request_ids))
             .order_by(event.ts, event.event_id)
         )
@@ -244,7 +246,8 @@ def whole(row: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("prev_hash", "hash"):
         event[name] = event[name].hex()
     event["record"] = parse_json(event.pop("rec"))
-    event["target"] = (event["personal"] or {}).get("target", event["target"])
+    for name in _CLEAR:
+        event[name] = (event["personal"] or {}).get(name, event[name])
     event.pop("personal_salt")
     return event
 
@@ -293,11 +296,11 @@ def past_decision(document: Mapping[str, Any], personal: Mapping[str, str]) -> P
             provider=who.get("provider"),
         ),
         action=what.get("action", ""),
-        model=what.get("model_resolved", what.get("model_requested")),
+        model=what.get("model_resolved", personal.get("model_requested", what.get("model_requested"))),
         effect=Effect(decision["policy_effect"]),
         rule_id=decision.get("rule_id"),
         policy_version=decision.get("policy_version"),
-        data_class=what.get("data_class"),
-        purpose=what.get("purpose"),
+        data_class=personal.get("data_class", what.get("data_class")),
+        purpose=personal.get("purpose", what.get("purpose")),
         source_ip=personal.get("source_ip"),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
@@ -11,7 +11,8 @@ from gateway.audit.canonical import exact, micro
 from gateway.audit.columns import encode_side, with_contents
 from gateway.audit.content import Sealed, digests
 from gateway.audit.event import Caller, Origin, Phase, Record, caller, filled, finish, head, text
-from gateway.audit.personal import commitment, storable_json
+from gateway.audit.personal import about, commitment, storable_json
+from gateway.audit.public_path import HIDDEN
 from gateway.flow.context import RequestContext
 from gateway.flow.values import ChatRequest, Decision, Exchange, Finding, Outcome, Signals
 
@@ -21,10 +22,25 @@ DENIED_CODES = frozenset({"blocked_by_policy"})
 
 def request_caller(origin: Origin, exchange: Exchange) -> Caller:
     """Made once per request and given to both of its records."""
-    request = exchange.request
+    request, words = exchange.request, free_words(exchange)
     if request is None:
-        return caller(origin, exchange.context, exchange.principal)
-    return caller(origin, exchange.context, exchange.principal, request.user_label, request.metadata)
+        return caller(origin, exchange.context, exchange.principal, free_words=words)
+    return caller(origin, exchange.context, exchange.principal, request.user_label, request.metadata, words)
+
+
+def free_words(exchange: Exchange) -> dict[str, str]:
+    """What the caller named that neither the catalogue nor the deciding policy knows: it may be anybody's name.
+
+    A policy is asked about models of the catalogue only, so a request that it decided on names one of them. Without a
+    decision nothing is known, and every word is free.
+    """
+    context, request, decision = exchange.context, exchange.request, exchange.decision or exchange.asked
+    named = frozenset() if decision is None else decision.named_words
+    words = {} if request is None or decision is not None else {"model_requested": request.model}
+    for name, value in (("purpose", context.purpose), ("data_class", context.data_class)):
+        if value is not None and value not in named:
+            words[name] = value
+    return words
 
 
 def request_record(
@@ -39,9 +55,10 @@ def request_record(
     """The `intent`, `completion` or `denied` record of a request; `sealed` travels beside it, its digests inside."""
     context, request = exchange.context, exchange.request
     document = head(origin, event_id, now, phase, context)
-    document["who"], side = by.who, by.side
-    document["what"] = _what(request, exchange, context)
-    document["decision"] = _decision(exchange)
+    document["who"], beside = by.who, dict(by.personal)
+    document["what"] = _what(request, exchange, context, by.personal)
+    document["decision"], written = _decision(origin, exchange, by.personal)
+    beside |= written
     result = {
         "status": exchange.status,
         "outcome": None if exchange.outcome is None else exchange.outcome.value,
@@ -56,7 +73,7 @@ def request_record(
             # It may repeat what a caller or another server sent.
             detail = storable_json(text(exchange.failure.detail))
             result["detail_commit"] = commitment(origin.key, by.salt, "error_detail", detail)
-            side = encode_side({**by.personal, "error_detail": detail}, by.salt)
+            beside["error_detail"] = detail
     document["result"] = filled(result)
     if exchange.findings:
         document["safety"] = [_finding(finding) for finding in exchange.findings]
@@ -80,6 +97,7 @@ def request_record(
             "total_us": timings.total_us,
         }
     )
+    side = by.side if len(beside) == len(by.personal) else encode_side(beside, by.salt)
     return finish(event_id, document, with_contents(side, sealed))
 
 
@@ -93,15 +111,21 @@ def effect(exchange: Exchange) -> Literal["allow", "deny", "error"]:
     return "error" if exchange.outcome in (Outcome.ERROR, Outcome.ENGINE_ERROR) else "allow"
 
 
-def _what(request: ChatRequest | None, exchange: Exchange, context: RequestContext) -> dict[str, Any]:
+def _what(
+    request: ChatRequest | None, exchange: Exchange, context: RequestContext, hidden: Container[str]
+) -> dict[str, Any]:
+    """`hidden`: names of the values that stand beside the record."""
     plan, served = exchange.plan, exchange.served
-    what: dict[str, Any] = {"data_class": context.data_class, "purpose": text(context.purpose, 256)}
+    what: dict[str, Any] = {
+        "data_class": HIDDEN if "data_class" in hidden else context.data_class,
+        "purpose": HIDDEN if "purpose" in hidden else text(context.purpose, 256),
+    }
     if request is not None:
         params = request.params
         what |= {
             "action": request.action,
             "stream": request.stream,
-            "model_requested": text(request.model, 256),
+            "model_requested": HIDDEN if "model_requested" in hidden else text(request.model, 256),
             "messages": len(request.messages) or len(request.inputs) or 1,
             "params": filled(
                 {
@@ -124,14 +148,19 @@ def _what(request: ChatRequest | None, exchange: Exchange, context: RequestConte
     return filled(what)
 
 
-def _decision(exchange: Exchange) -> dict[str, Any]:
+def _decision(origin: Origin, exchange: Exchange, hidden: Container[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The decision, and what an administrator wrote of it, to go beside the record."""
     decision, plan, verdict = exchange.decision or exchange.asked, exchange.plan, effect(exchange)
     document: dict[str, Any] = {"effect": verdict}
+    beside: dict[str, Any] = {}
     if verdict == "deny" and exchange.failure is not None:
         document["deny_code"] = exchange.failure.code
     if decision is not None:
         document |= _policy(decision)
-        document["data_class"] = exchange.context.data_class or decision.default_data_class
+        stated = HIDDEN if "data_class" in hidden else exchange.context.data_class
+        document["data_class"] = stated or decision.default_data_class
+        if not decision.fixed_reason:
+            beside, document["commit"] = about(origin.key, {"policy_reason": text(decision.reason, 256)})
     if plan is not None:
         document |= {
             "route": plan.route,
@@ -155,7 +184,7 @@ def _decision(exchange: Exchange) -> dict[str, Any]:
                 "store": reservation.store,
             }
         )
-    return filled(document)
+    return filled(document), beside
 
 
 def _policy(decision: Decision) -> dict[str, Any]:
@@ -166,7 +195,7 @@ def _policy(decision: Decision) -> dict[str, Any]:
         "rule_id": decision.rule_id,
         "matched": list(decision.matched) or None,
         "policy_effect": decision.effect.value,
-        "policy_reason": text(decision.reason, 256),
+        "policy_reason": text(decision.reason, 256) if decision.fixed_reason else HIDDEN,
         "obligations": filled(
             {
                 "max_output_tokens": duties.max_output_tokens,

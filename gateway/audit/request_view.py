@@ -24,14 +24,15 @@ def request_views(events: Iterable[Mapping[str, Any]], records: Iterable[Mapping
 def _view(event: Mapping[str, Any], began: Mapping[str, Any], ended: Mapping[str, Any]) -> dict[str, Any]:
     document = parse_json(ended["rec"])
     decision, what = document.get("decision", {}), document.get("what", {})
+    clear = ended["personal"] or {}  # until it is erased
     shown = {name: value for name, value in event.items() if name not in _LEFT_OUT}
     return {
         "began_at": began["ts"],
         "ended_at": event["ts"],
         **shown,
-        "purpose": what.get("purpose"),
-        "data_class": decision.get("data_class", what.get("data_class")),
-        "policy_reason": decision.get("policy_reason"),
+        "purpose": clear.get("purpose", what.get("purpose")),
+        "data_class": clear.get("data_class", decision.get("data_class", what.get("data_class"))),
+        "policy_reason": clear.get("policy_reason", decision.get("policy_reason")),
         "policy_sha256": decision.get("policy_sha256"),
         "content_level": document.get("content", {}).get("level"),
         "intent_event_id": began["event_id"] if began["phase"] == "intent" else None,

@@ -14,6 +14,8 @@ from gateway.audit.columns import DERIVED, decode_side, derive
 from gateway.audit.segment import Frame
 
 MOST = 100_000
+SHOWN = ("target", "model_requested")
+"""Shown as they were sent, like the reader does."""
 
 
 def unshipped(spool_dir: Path) -> Iterator[dict[str, Any]]:
@@ -30,6 +32,7 @@ def spooled_row(frame: Frame) -> dict[str, Any]:
     personal, _ = decode_side(frame.side)
     return {
         **dict(zip(DERIVED, derive(document), strict=True)),
+        **{name: personal[name] for name in SHOWN if name in personal},
         "node_seq": frame.seq,
         "subject": personal.get("subject"),
         "personal": personal,

@@ -86,6 +86,10 @@ class Decision:
     """What a request without a data class was decided by."""
     hint: str | None = None
     """What the caller could add to be granted it; as safe to show as the reason."""
+    fixed_reason: bool = False
+    """True when the reason is a sentence of the product's own; False when an administrator wrote it."""
+    named_words: frozenset[str] = field(default=frozenset(), repr=False, compare=False)
+    """Purposes that this policy names, and the data classes: what a request states may be one of them or free text."""
 
     @property
     def allowed(self) -> bool:

@@ -11,12 +11,16 @@ import pytest
 
 from gateway.audit.canonical import CommitmentKey, parse_json
 from gateway.audit.columns import DERIVED, decode_side, derive
+from gateway.audit.committed import differing
 from gateway.audit.event import Origin, Phase
+from gateway.audit.notices import interrupted_record
+from gateway.audit.personal import ABOUT
 from gateway.audit.request_event import effect, request_caller, request_record
 from gateway.flow.values import Exchange, Failure, Finding, Obligations, Outcome
 from tests.fakes.exchanges import ALLOW, ANA, admitted, context, denied, finished
 
-ORIGIN = Origin("node-a", UUID(int=7), "0.1.0", CommitmentKey(b"k" * 32))
+KEY = CommitmentKey(b"k" * 32)
+ORIGIN = Origin("node-a", UUID(int=7), "0.1.0", KEY)
 NOW = datetime(2026, 11, 30, 12, 0, 0, 7, tzinfo=UTC)
 
 
@@ -129,7 +133,7 @@ def test_groups_and_scopes_are_kept_for_replay() -> None:
 
 
 def test_the_data_class_that_was_decided_by_is_on_record_also_when_none_was_sent() -> None:
-    decided = replace(ALLOW, default_data_class="internal")
+    decided = replace(ALLOW, default_data_class="internal", named_words=frozenset({"restricted"}))
     silent = document(finished(admitted(asked=decided, decision=decided)))
     assert "data_class" not in silent["what"]
     assert silent["decision"]["data_class"] == "internal"
@@ -146,3 +150,66 @@ def test_metadata_is_kept_as_erasable_labels_and_committed_to() -> None:
     assert personal["labels"] == {"project": "p1", "Ana": "x" * 512}
     assert b"project" not in record.rec
     assert "labels" in parse_json(record.rec)["who"]["commit"]
+
+
+WORDS = frozenset({"internal", "billing"})
+
+
+def stated(purpose: str, data_class: str, **changes: Any) -> Exchange:
+    decided = replace(ALLOW, fixed_reason=True, named_words=WORDS, default_data_class="internal")
+    said = replace(context(), purpose=purpose, data_class=data_class)
+    return admitted(**{"context": said, "asked": decided, "decision": decided, **changes})
+
+
+def test_words_that_the_policy_names_are_on_record_as_they_were_sent() -> None:
+    written = document(stated("billing", "internal"))
+    assert (written["what"]["purpose"], written["what"]["data_class"]) == ("billing", "internal")
+    assert written["what"]["model_requested"] == "auto"
+    assert written["decision"]["policy_reason"] == ALLOW.reason
+    assert not {"purpose", "data_class", "model_requested"} & set(written["who"]["commit"])
+
+
+@pytest.mark.parametrize(
+    ("exchange", "free"),
+    [
+        (stated("for ana", "internal"), {"purpose": "for ana"}),
+        (stated("billing", "of ana"), {"data_class": "of ana"}),
+        # Before a policy decided nothing is known: there may be no such model.
+        (stated("billing", "internal", asked=None, decision=None, plan=None, served=None, model="ana"),
+         {"purpose": "billing", "data_class": "internal", "model_requested": "ana"}),
+    ],
+)  # fmt: skip
+def test_any_other_word_of_the_caller_is_committed_to_and_goes_beside_the_record(
+    exchange: Exchange, free: dict[str, str]
+) -> None:
+    record = request_record(ORIGIN, UUID(int=1), NOW, "intent", exchange, request_caller(ORIGIN, exchange))
+    written, (personal, salt) = parse_json(record.rec), decode_side(record.side)
+    assert free.items() <= personal.items()
+    assert {written["what"][name] for name in free} == {"*"}
+    assert b"ana" not in record.rec.replace(b"finanzas", b"").replace(b"analyst", b"")
+    assert list(differing(written, {"subject": "u-1042", "personal": personal, "personal_salt": salt}, KEY)) == []
+    changed = {**personal, **dict.fromkeys(free, "another")}
+    row = {"subject": "u-1042", "personal": changed, "personal_salt": salt}
+    assert list(differing(written, row, KEY)) == sorted(free)
+
+
+def test_a_sentence_of_an_administrator_is_committed_to_with_a_salt_of_its_own() -> None:
+    """Erasing the caller leaves it; erasing who it names takes it alone. Also where the process died meanwhile."""
+    exchange = denied()
+    record = request_record(ORIGIN, UUID(int=1), NOW, "intent", exchange, request_caller(ORIGIN, exchange))
+    late = interrupted_record(ORIGIN, UUID(int=2), NOW, parse_json(record.rec), decode_side(record.side)[0])
+    for one in (record, late):
+        written, (personal, salt) = parse_json(one.rec), decode_side(one.side)
+        assert b"only analysts" not in one.rec
+        assert written["decision"]["policy_reason"] == "*"
+        assert personal["policy_reason"] == "only analysts may use large models"
+        about = {name: value for name, value in personal.items() if name in ABOUT}
+        own = {name: value for name, value in personal.items() if name not in ABOUT}
+        for row in (
+            {"subject": "u-1042", "personal": personal, "personal_salt": salt},
+            {"subject": None, "personal": about, "personal_salt": None},
+            {"subject": "u-1042", "personal": own, "personal_salt": salt},
+        ):
+            assert list(differing(written, row, KEY)) == []
+        row = {"subject": "u-1042", "personal": {**personal, "policy_reason": "x"}, "personal_salt": salt}
+        assert list(differing(written, row, KEY)) == ["policy_reason"]

@@ -60,6 +60,8 @@ rules:
   - {{id: admin, effect: allow, subjects: {{roles: [{ROLES}]}}, actions: [{", ".join(sorted(ADMIN_ACTIONS))}]}}
   - {{id: use, effect: allow, subjects: {{roles: [{ROLES}]}}, actions: [chat, completions, embeddings],
      models: {{ids: [mini, embed]}}}}
+  - {{id: not-so, effect: deny, subjects: {{roles: [{ROLES}]}}, actions: [completions],
+     reason: "Ask {NAME} or {MAIL}.", when: {{purpose: {{in: [billing]}}}}}}
 limits:
   - {{id: each-user, scope: {{each: user}}, window: day, requests: 1000}}
 """
@@ -81,6 +83,8 @@ def call_everything(stage: Stage, subject: str) -> set[tuple[str, str, int]]:
         "x-change-reason": f"for {NAME}",
         "changed-by": MAIL,
         "if-match": f'"{NAME}"',
+        "x-esclusa-purpose": f"for-{NAME}",
+        "x-esclusa-data-class": MAIL,
     }
     seen, numbers = set(), itertools.count()
     with httpx2.Client(base_url=stage.url, timeout=30) as client:
@@ -105,6 +109,13 @@ def call_everything(stage: Stage, subject: str) -> set[tuple[str, str, int]]:
                 )
                 seen.add((method, pattern, answer.status_code))
                 current = answer.headers.get("etag", current) if pattern.endswith("role-bindings") else current
+        for path, more in (
+            ("/v1/chat/completions", {"model": f"of-{NAME}"}),
+            ("/v1/completions", {"model": "mini", "max_tokens": 2}),
+        ):
+            said = {**headers, "x-esclusa-purpose": "billing"}
+            answer = client.post(path, headers=said, json={**BODIES[path], **more})
+            seen.add(("POST", path, answer.status_code))
     return seen
 
 
@@ -138,6 +149,11 @@ def test_a_name_is_in_no_hashed_record_and_erasure_takes_it_out_of_the_rest(stag
                 assert canary.encode() not in row["rec"], row["rec"]
                 for name in ("route", "target", "rule_id", "credential_id", "model_requested"):
                     assert canary not in (row[name] or ""), (name, row[name])
+        written = [row["personal"] or "" for row in rows]
+        for name in ("purpose", "data_class", "model_requested", "policy_reason"):
+            assert any(f'"{name}"' in personal for personal in written), name
+        assert {row["model_requested"] for row in rows} == {None, "*", "mini", "embed"}
+        assert any(b'"purpose":"billing"' in row["rec"] for row in rows)
         named = [row for row in rows if NAME in row["whole"]]
         assert any(row["subject"] == NAME for row in named)
         assert any(row["subject"] == "u-admin" for row in named)
