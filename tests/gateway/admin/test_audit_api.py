@@ -21,11 +21,12 @@ from gateway.admin.audit_views import RequestView
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.policy_views import VersionDetail
 from gateway.api.errors import install_handlers
+from gateway.audit.erasure import erase
 from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
 from gateway.errors import NotFound
 from gateway.flow.context import SystemClock, SystemIds
-from gateway.flow.values import Outcome, Principal
+from gateway.flow.values import Failure, Outcome, Principal
 from gateway.settings import AuditSettings
 from gateway.storage.postgres import make_engine
 from tests.fakes.doors import KnownCallers, RoleGrants
@@ -300,6 +301,40 @@ async def test_a_request_is_one_row_with_its_reason(audit: AuditService, get: Ge
     assert row.began_at < row.ended_at
     assert rows[refused].decision == "deny"
     assert [one["request_id"] for one in (await get("/requests", decision="deny")).json()["data"]] == [refused]
+
+
+async def test_words_that_nobody_knows_are_shown_until_they_are_erased(
+    audit: AuditService, get: Get, database_url: str
+) -> None:
+    said = replace(context(), purpose="for ana", data_class="of ana")
+    refusal = replace(denied(), context=said, failure=Failure(404, "model_not_found", "m"), status=404)
+    assert refusal.request is not None
+    unknown = replace(refusal, asked=None, request=replace(refusal.request, model="ana"))
+    decided = replace(refusal, context=replace(said, request_id=SystemIds().uuid7()))
+    for exchange in (unknown, decided):
+        await audit.intent(exchange)
+        await audit.completion(exchange)
+
+    async def told() -> tuple[list[Any], list[Any], set[str]]:
+        rows = {row["request_id"]: row for row in (await get("/requests")).json()["data"]}
+        one, other = (rows[str(exchange.request_id)] for exchange in (unknown, decided))
+        events = (await get(request_id=str(unknown.request_id))).json()["data"]
+        whole = (await get(f"/events/{events[0]['event_id']}")).json()
+        return (
+            [one["model_requested"], one["purpose"], one["data_class"]],
+            [other["model_requested"], other["purpose"], other["policy_reason"]],
+            {whole["model_requested"], *(event["model_requested"] for event in events)},
+        )
+
+    known, sentence = "qwen2.5-coder-0.5b-instruct", "only analysts may use large models"
+    assert await told() == (["ana", "for ana", "of ana"], [known, "for ana", sentence], {"ana"})
+    engine = make_engine(database_url)
+    for name in (ANA.subject, "analysts"):
+        await erase(engine, tenant=ANA.tenant, issuer=ANA.issuer, subject=name)
+    await engine.dispose()
+    assert await told() == (["*", "*", "*"], [known, "*", "*"], {"*"})
+    found = (await get("/requests", model=known)).json()["data"]
+    assert [row["request_id"] for row in found] == [str(decided.request_id)]
 
 
 async def test_csv_has_the_same_rows_and_no_formula(audit: AuditService, get: Get) -> None:
