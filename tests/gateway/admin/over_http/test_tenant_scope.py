@@ -89,6 +89,7 @@ def acme(stage: Stage) -> Acme:
             "key_id": key["id"],
             "revocation_id": revoked["id"],
             "number": str(written["version"]["version"]),
+            "version": str(written["version"]["version"]),
             "other": "1",
             "event_id": events[0]["event_id"],
             "request_id": asked.headers["x-request-id"],
