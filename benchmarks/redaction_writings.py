@@ -114,6 +114,8 @@ PLAIN = (
     Writing("tab inside", _inside("\t"), all_kinds=True),
     Writing("two blanks inside", _inside("  "), all_kinds=True),
     Writing("line break and indent", _inside("\n    ")),
+    Writing("quoted line break inside", _inside("\n> ")),
+    Writing("line break in a comment", _inside("\n    // ")),
     Writing("`ref:` before", _around("ref:", ""), all_kinds=True),
     Writing("`#` before", _around("#", ""), all_kinds=True),
     Writing("`DNI` against it", _around("DNI", "")),

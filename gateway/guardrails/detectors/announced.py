@@ -43,7 +43,7 @@ _WORDS: tuple[tuple[str, str, tuple[Kind, ...]], ...] = (
     ("cuit|cuil|cdi", "cuit|cuil|cdi", (kinds.CUIT,)),
     ("nit|n.i.t", r"nit|n\.i\.t\.?", (kinds.NIT, kinds.CO_CEDULA)),
     ("cédula|cedula", rf"c[eé]dula{_NO}(?: de (?:ciudadan[ií]a|identidad|extranjer[ií]a))?", _CEDULA),
-    ("c.c.|cc|c.i|ci", r"c\.c\.|cc|c\.i\.?|ci", _CEDULA),
+    ("c.c|cc|c.i|ci", r"c\.c\.?|cc|c\.i\.?|ci", _CEDULA),
     ("ruc|r.u.c", r"ruc|r\.u\.c\.?", (kinds.PE_RUC, kinds.EC_RUC)),
     ("rif", "rif", (kinds.VE_RIF,)),
     ("iban", "iban", (kinds.IBAN,)),
@@ -51,23 +51,29 @@ _WORDS: tuple[tuple[str, str, tuple[Kind, ...]], ...] = (
     ("tarjeta|card|visa|mastercard|amex", "tarjetas?|card|visa|mastercard|amex", (kinds.CARD,)),
     ("cartão|cartao", "cart[aã]o", (kinds.CARD,)),
 )
+_AGAINST = r"|(?:dni|nif|nie|cc|rut|nit|ruc|cpf|cuit|cuil)(?=[0-9]{6,11}(?![0-9a-z]))"
+"""Words that may be written against a number that has no form of its own."""
 _STARTS = tuple(
-    (literal, re.compile(rf"(?:{words})(?![a-z0-9áéíóúñ])"), announced)
+    (literal, re.compile(rf"(?:{words})(?![a-z0-9áéíóúñ]){_AGAINST}"), announced)
     for literals, words, announced in _WORDS
     for literal in literals.split("|")
 )
 GAP = 36
 """Characters between an announcing word and its number: ` del arrendatario, si lo tiene: `."""
 _NEAR = re.compile(
+    r"(?:\.(?= ?[0-9]{6,10}(?![0-9/-])| ?[0-9]{1,3}(?:\.[0-9]{3}){2}))?"
     r"(?:[^0-9.;?!]|(?<=[\s(]n)\.|(?<=[\s(]n[or])\.|(?<=núm)\.|(?<=num)\.|(?<=nro)\.|\.º|\?(?=\w)){0,32}"
 )
-"""What may stand between the word and a number without check digit: no end of a sentence."""
+"""What may stand between the word and a number without check digit: no end of a sentence, but the full stop
+of a word that is cut short (`DNI. 30123456`)."""
 _UNCHECKED = frozenset({kinds.CO_CEDULA, kinds.AR_DNI, kinds.PE_DNI})
 _GLUED_WORDS = (
     "DNI NIF NIE CIF DOC ID CURP RFC RUT RUN NIT CUIT CUIL RUC CPF CNPJ CI CC IBAN VAT CARD CLABE TARJETA NO NUM"
 )
 _GLUED = frozenset(_GLUED_WORDS.split())
 """Words that may be written against a number, also where another one announced it."""
+_BEFORE = _GLUED | {"ES", "PAN", "VISA"}
+"""What may be written against a number, also where it stands apart as a part of another one."""
 _THOUSANDS = re.compile(r"[0-9]{6,10}|[0-9]{1,3}(?:[. ][0-9]{3}){1,3}")
 _REST = re.compile(r"(?:[ .,|/-]| [-|] )[0-9]{1,2}(?![0-9])")
 """A last group that is no thousand."""
@@ -85,7 +91,8 @@ def announced(groups: Groups) -> Iterator[Span]:
         at = lowered.find(literal)
         while at >= 0:
             found = None if lowered[at - 1 : at].isalnum() else words.match(lowered, at)
-            span = None if found is None else _number_behind(groups, found.end(), kinds_of_word)
+            place = -1 if found is None else at if lowered[found.end() - 1 :][1:2].isdigit() else found.end()
+            span = None if found is None else _number_behind(groups, place, kinds_of_word)
             if span is not None:
                 yield span
             at = lowered.find(literal, at + 1)
@@ -249,5 +256,5 @@ def _beginnings(first: str) -> Iterator[int]:
     yield 0
     letters = len(first) - len(first.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZÑ"))
     for cut in range(1, min(letters, 7) + 1):
-        if first[:cut] in _GLUED:
+        if first[:cut] in _BEFORE:
             yield cut

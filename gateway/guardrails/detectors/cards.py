@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from gateway.guardrails.checksums import luhn
 from gateway.guardrails.detectors.form import form
 
@@ -33,17 +35,36 @@ def _same_between(text: str) -> bool:
 
 
 def _over_lines(text: str) -> bool:
-    """The second half stands on the next line."""
-    return text[9] == "\n" and text[4] == text[14] and is_card(text)
+    """The same separator but for one place where the line was broken, or a break with the same marks at each."""
+    between = [signs for signs in _DIGITS.split(text) if signs]
+    plain = {signs for signs in between if "\n" not in signs}
+    broken = [signs for signs in between if "\n" in signs]
+    same = len(plain) == 1 if len(broken) == 1 else not plain and len(set(broken)) == 1
+    return same and is_card(text)
 
 
 _BETWEEN = r"[ \n._/-]"
 _FOUR = rf"(?<![0-9]{{4}}{_BETWEEN})[2-6][0-9]{{3}}(?:{_BETWEEN}[0-9]{{4}}){{3}}(?!{_BETWEEN}[0-9]{{4}}(?![0-9A-Za-z]))"
-_END = r"(?![0-9A-ZÑ])"
-"""Decimals may follow (`.0`, `,00 €`): no amount has fourteen digits before them, and tables write cards so."""
+_DIGITS = re.compile("[0-9]+")
+_BREAK = r"(?: ?[-\\])?\n(?:> ?(?:> ?)?|// ?|[*|] ?)?"
+"""A line break with the dash or backslash before it and the marks of a quotation or a comment behind it."""
+_WRAPPED = _FOUR.replace(rf"(?:{_BETWEEN}[0-9]{{4}}){{3}}", rf"(?:(?:[ ._/-]|{_BREAK})[0-9]{{4}}){{3}}")
+_LISTED = r"(?:[\"'],[ \n]?[\"']|[\"'] [\"'])"
+_FOUR_LISTED = (
+    rf"(?<![0-9]{{4}}[\"'],[\"'])(?<![0-9]{{4}}[\"'],[ \n][\"'])"
+    rf"[2-6][0-9]{{3}}(?:{_LISTED}[0-9]{{4}}){{3}}(?!{_LISTED}[0-9])"
+)
+"""Four texts of a list, and no more than four."""
+_END = r"(?!(?!(?:EUR|USD|GBP|MXN|COP|ARS|CLP|PEN|L)(?![0-9A-Za-z]))[0-9A-ZÑ])"
+"""A currency may touch it.
+
+Decimals may follow (`.0`, `,00 €`): no amount has fourteen digits before them, and tables write cards so."""
 CARDS = (
     form("card", NAME, "d14 d15 d16", "[2-6][0-9]{13,15}", is_card, end=_END),
     form("card", NAME, "d4", _FOUR, _same_between),
-    form("card", NAME, "d4", _FOUR.replace(_BETWEEN, r"[ \n-]"), _over_lines),
+    form("card", NAME, "d4", _WRAPPED, _over_lines),
+    form("card", NAME, "d4", _FOUR_LISTED, is_card),
+    form("card", NAME, "d1", r"(?<![,.])[2-6](?:,[0-9]{3}){5}(?![,.][0-9])", is_card, certain=False),
+    form("card", NAME, "a1", r"[Bb](?<=%[Bb])[2-6][0-9]{13,15}(?=\^)", is_card),  # track 1 of the magnetic stripe
     form("card", NAME, "d4", rf"3[0-9]{{3}}{_BETWEEN}[0-9]{{6}}{_BETWEEN}[0-9]{{4,5}}", _same_between),
 )

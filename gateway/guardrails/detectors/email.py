@@ -60,7 +60,7 @@ def _around(text: str, at: int, floor: int) -> tuple[int, int] | None:
         return None
     if begin < at:
         return begin, after + size
-    broken = _before_blank(text, at) if after == at + 1 else None
+    broken = _before_blank(text, at)
     return None if broken is None or broken < floor else (broken, after + size)
 
 

@@ -84,10 +84,10 @@ class Form:
 
 
 GLUED = re.compile(
-    r"(?i:dni|nif|nie|cif|rut|run|nit|ruc|rfc|cpf|doc|vat|tel|curp|cuit|cuil|cnpj|iban|card|clabe|ci|cc|id)"
+    r"(?i:dni|nif|nie|cif|rut|run|nit|ruc|rfc|cpf|doc|vat|tel|curp|cuit|cuil|cnpj|iban|card|clabe|tarjeta|visa|pan|ci|cc|id|es)"
     r"(?=[A-Za-z]{0,4}[0-9])"
 )
-"""A word that is written against its number."""
+"""A word that is written against its number, or the country of a VAT number."""
 BEGIN = r"(?<![0-9]\.)(?:(?<!(?<![\w.,])0,)|(?=[0-9]+,\S))"
 """Not the decimals of another number: behind a full stop, or behind a zero and a comma that begin a field. Behind any
 other comma stands the next field of a row, as no program writes that many decimals behind a comma."""

@@ -19,7 +19,7 @@ _MANY = re.compile(rf"[ \t]{{0,8}}[\r\n][ \t\r\n]{{0,24}}|\t[ \t]{{0,16}}|[ ]{{2
 _LIGHT = re.compile(r"[ \-./_]| [-./_|] ")
 _WRAPPED = re.compile(r"[ \-./_]|[-./]?\n| ?[-/_] ?")
 _ODD = re.compile(r"(?:[^\w@%€$#?!]|_){1,8}")
-_QUOTED = re.compile(r"""[ ,;]{0,2}\b(?:[Ll]etra|[Ll]etter)\b[ :]{0,2}|["'] ?[,+.&]? ?["']""")
+_QUOTED = re.compile(r"""[ ,;]{0,2}\b(?:[Ll]etra|[Ll]etter)\b[ :]{0,2}|["'] ?[,+.&]?[ \n]?["']""")
 """A word for the sign that follows; two texts that code joins."""
 _SKIPPED = frozenset({"letra", "letter", "Letra", "Letter"})
 _NEXT = re.compile(r"[.:;,][ \n]")

@@ -38,6 +38,8 @@ _IBAN = re.compile(
     r"(?:(?<![0-9A-Za-z])|(?<=\b[Ii][Bb][Aa][Nn])|(?<=\b[Dd][Nn][Ii]))"
     r"[A-Za-z]{2}[0-9]{2}(?:[0-9A-Za-z]{11,30}|(?:[ \n._/-]?[0-9A-Z]){11,30})"
 )
+_BIC = re.compile(r"[A-Z]{6}[A-Z0-9]{2}(?:[A-Z0-9]{3})?(?![A-Za-z0-9])")
+"""The code of a bank, which may be written against the account."""
 
 
 def is_iban(bare: str) -> bool:
@@ -62,8 +64,10 @@ class Iban:
     def _ends(self, text: str, end: int) -> bool:
         """Not in the middle of a longer word; letters that are glued to its last digit do not count."""
         after = text[end : end + 1]
-        return not after.isalnum() or (
-            after.islower() and text[end - 1].isdigit() and not text[end : end + 2].isupper()
+        return (
+            not after.isalnum()
+            or _BIC.match(text, end) is not None
+            or (after.islower() and text[end - 1].isdigit() and not text[end : end + 2].isupper())
         )
 
     def _size(self, text: str) -> int | None:

@@ -18,6 +18,13 @@ _CUES = re.compile(
     r"ll[aá]m[ae](?:me|nos|le|r)?|call (?:me|us)?)(?!\w)[^0-9+]{0,20}(?<![\w.])(?=\(?[0-9])"
 )
 _INTERNATIONAL = re.compile(r"(?<![0-9+])\+(?=\(?[1-9])")
+_DIALED = re.compile(
+    r"(?<![\w.+\-/])00(?=(?:34|33|44|49|39|351|5[1-8]|59[1358])[ .\-]\(?[1-9]|34[6-9][0-9]{8}(?![0-9]))"
+    r"(?=(?:[0-9][ .\-()]?[ .\-()]?){10}[0-9])"
+)
+"""With the prefix of a call abroad instead of a plus sign."""
+_MOBILE = re.compile(r"(?<![\w.\-/])(?=[67][0-9]{2}-[0-9]{3}-[0-9]{3}(?![\w/]|[.\-]\w))")
+"""A mobile of Spain; in blanks it might be an amount."""
 _DIGITS = re.compile(r"[0-9]+")
 _OPENING = re.compile(r"\)?[ .\-]?\(|\)[ .\-]?|[ .\-/_]")
 """Between the groups of a number that is written in one line."""
@@ -29,8 +36,9 @@ class Phone:
     detector: str = NAME
 
     def find(self, text: str, lowered: str, start: int, end: int) -> Iterator[Span]:
-        for found in (*_INTERNATIONAL.finditer(text, start, end), *_CUES.finditer(lowered, start, end)):
-            place = found.start() if text[found.start()] == "+" else found.end()
+        numbers = (_INTERNATIONAL, _DIALED, _MOBILE)
+        places = [found.start() for pattern in numbers for found in pattern.finditer(text, start, end)]
+        for place in (*places, *(found.end() for found in _CUES.finditer(lowered, start, end))):
             stop = _end_of_number(text, place)
             if stop is not None:
                 yield Span(place, stop, self.category, self.detector, certain=False)

@@ -86,6 +86,11 @@ def _password(text: str) -> bool:
     return any(map(str.isalpha, text)) and not text.rstrip(".,;:").isalpha()
 
 
+def _chosen(text: str) -> bool:
+    """A value that is a password by itself: small and capital letters, and digits or signs at its end."""
+    return _mixed(text) and _password(text) and "/" not in text and "=" not in text and not text[-1].isalpha()
+
+
 def _key(
     category: str,
     starts: str,
@@ -154,6 +159,15 @@ _NAMES = (
     r"(?:passw(?:or)?d|passphrase|pwd|contrase[ñn]a|clave|senha|secret|api[_\- ]?key|access[_\- ]?token)"
     r"[\"'`]{0,2} ?(?:[:=]| is | es ) ?[\"'`]{0,2}"
 )
+_ALONE = r"(?:passw(?:or)?d|passphrase|pwd|contrase[ñn]a|clave|senha)"
+_PASSWORDS = (
+    # On the line below its name, and behind the name of a user.
+    (
+        rf"(?i)(?<!\w){_ALONE}[ \t]?[:=]?[ \t]?\r?\n([^\s{ENDS}]{{8,128}})(?=[\r\n]|\Z)",
+        "passw|passphrase|pwd|contrase|clave|senha",
+    ),
+    (rf"(?i)(?:usuario|user|login)[^\n]{{1,40}}?(?<!\w){_ALONE} ([^\s{ENDS}]{{8,128}})", "usuario|user|login"),
+)
 _KEYS = (
     _key("aws_access_key", "akia|asia|abia|acca", rf"{EDGE}(?:AKIA|ASIA|ABIA|ACCA)[A-Z2-7]{{16}}{STOP}"),
     _key(
@@ -210,4 +224,5 @@ SECRETS: tuple[Finder, ...] = (
         certain=False,
         group=1,
     ),
+    *(_key("password", starts, pattern, _chosen, certain=False, group=1) for pattern, starts in _PASSWORDS),
 )

@@ -53,3 +53,21 @@ def test_a_row_that_arrives_sign_by_sign_hides_the_same(row: str) -> None:
 @pytest.mark.parametrize("text", AMOUNTS)
 def test_the_decimals_of_an_amount_are_no_number(text: str) -> None:
     assert scan(text) == []
+
+
+def test_what_only_resembles_a_number_in_a_list_or_a_sentence_is_left() -> None:
+    for text in (
+        '["4111","1111","1111","1111","1111"]',
+        "5,120,240,360,480,600,720",
+        "Guarde el DNI. 2026-01-02 es la fecha.",
+        "Pieza 612-345-6789 y caja 0034512345678",
+        "cambia la clave\nWindows11 la pedirá",
+        "reunión @ empresa.es",
+    ):
+        assert scan(text) == [], text
+
+
+def test_a_card_cut_over_two_messages_anywhere_is_one() -> None:
+    for text in ("4111\n1111 1111 1111", "4111 1111\n1111 1111", "4111 1111 1111\n1111"):
+        assert [(span.category, span.certain) for span in scan(text)] == [("card", True)]
+    assert scan("4111 1111 1111\n1111 2222 3333") == []

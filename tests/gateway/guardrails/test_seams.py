@@ -95,3 +95,10 @@ def test_the_reading_of_seams_can_be_stopped_before_each_message() -> None:
     texts = ["12 34"] * 50
     assert list(seams(texts, ["user"] * 50, scan, between)) == []
     assert stops == 49
+
+
+@pytest.mark.parametrize("texts", [("4111", "1111 1111 1111"), ("4111 1111", "1111 1111"), ("4111 1111 1111", "1111")])
+def test_a_card_cut_behind_any_of_its_groups_is_taken_out_of_both_messages(texts: tuple[str, str]) -> None:
+    found = list(seams(texts, ("user", "user"), scan, lambda: None))
+    assert [{part.index for part in parts} for parts in found] == [{0, 1}]
+    assert {part.span.category for parts in found for part in parts} == {"card"}
