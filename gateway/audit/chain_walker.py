@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 from uuid import UUID
 
 from gateway.audit.canonical import CommitmentKey, chain_hash, parse_json
 from gateway.audit.columns import DERIVED, derive
-from gateway.audit.committed import differing
+from gateway.audit.committed import differing, emptied
 from gateway.audit.damage import ACTION as DAMAGE
 from gateway.audit.damage import Damage, covers
 from gateway.audit.evidence import Removed
 from gateway.audit.heads import Head
+from gateway.audit.ranges import Ranges
 from gateway.audit.system_event import PHASE, START, is_authentic
 
+ERASURE_ON_RECORD = 3
+"""Schema of a record from which on what erases its values names it. Those of older ones went without a word."""
 TOLD = frozenset({"lost", "quarantined"})
 """Kinds that an authentic record of the trail itself accounts for."""
 
@@ -25,8 +28,8 @@ class Problem:
     """One thing that does not fit; `detail` never holds a value of the record.
 
     `kind` of a row: missing, lost, quarantined, duplicate, broken_link, hash_mismatch, unreadable, column_mismatch,
-    personal_mismatch, no_start, not_authentic. Of a chain, by what other runs or an outside copy say of it:
-    missing_run, cut_tail, head_mismatch, appended.
+    personal_mismatch, erased_without_record, no_start, not_authentic. Of a chain, by what other runs, a spool or an
+    outside copy say of it: missing_run, cut_tail, head_mismatch, appended.
     """
 
     kind: str
@@ -57,6 +60,8 @@ class ChainWalker:
     """What retention took out of it."""
     refused: Set[tuple[int, bytes]] = frozenset()
     """Numbers and hashes of its rows that a gateway says it has put aside."""
+    erased: Mapping[str, Ranges] = field(default_factory=dict)
+    """Numbers of the rows that an erasure says it has emptied, by group of values."""
     shipped: int = 0
     """A spool that the caller knows says that the numbers up to this one were committed."""
     waiting: int = 0
@@ -124,6 +129,10 @@ class ChainWalker:
         yield from self._compare_system(row, document)
         for names in differing(document, row, self.key):
             yield self._problem("personal_mismatch", row, names)
+        if document["schema"] >= ERASURE_ON_RECORD:
+            for group in emptied(document, row):
+                if row["node_seq"] not in self.erased.get(group, Ranges()):
+                    yield self._problem("erased_without_record", row, f"values of the group {group!r} are gone")
 
     def _compare_system(self, row: Mapping[str, Any], document: Mapping[str, Any]) -> Iterator[Problem]:
         ours = row["phase"] == PHASE or document.get("what", {}).get("action") == DAMAGE

@@ -1,7 +1,8 @@
 """Whether the clear values beside a record are the ones it commits to, or were erased as a whole. Pure.
 
 An erasure empties subject, personal values and salt of the caller together, or everything that an administrator's
-record says about somebody together. Anything between the two states is a change that no erasure makes.
+record says about somebody together, and is on record. Anything between the two states is a change that no erasure
+makes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,18 @@ from typing import Any
 
 from gateway.audit.canonical import CommitmentKey
 from gateway.audit.personal import ABOUT, ABOUT_SALT, about_salt, commitment
+
+OWN, ABOUT_GROUP = "own", "about"
+"""The two groups of values, as records of erasures name them."""
+
+
+def emptied(document: Mapping[str, Any], row: Mapping[str, Any]) -> Iterator[str]:
+    """Groups of which nothing is left, though the record commits to some."""
+    personal: dict[str, Any] = row["personal"] or {}
+    if document.get("who", {}).get("commit") and row["subject"] is None and not personal.keys() - ABOUT:
+        yield OWN
+    if _about_commit(document) and not personal.keys() & ABOUT:
+        yield ABOUT_GROUP
 
 
 def differing(document: Mapping[str, Any], row: Mapping[str, Any], key: CommitmentKey | None) -> Iterator[str]:
@@ -31,8 +44,11 @@ def differing(document: Mapping[str, Any], row: Mapping[str, Any], key: Commitme
     yield from _group(own, committed, salt, key)
     about = {name: value for name, value in personal.items() if name in ABOUT}
     wrapped = about.pop(ABOUT_SALT, None)
-    committed = {**document.get("admin", {}).get("commit", {}), **document.get("decision", {}).get("commit", {})}
-    yield from _group(about, committed, about_salt(personal) if wrapped is not None else None, key)
+    yield from _group(about, _about_commit(document), about_salt(personal) if wrapped is not None else None, key)
+
+
+def _about_commit(document: Mapping[str, Any]) -> dict[str, str]:
+    return {**document.get("admin", {}).get("commit", {}), **document.get("decision", {}).get("commit", {})}
 
 
 def _group(

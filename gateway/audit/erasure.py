@@ -1,19 +1,24 @@
 """Erasing one person from the trail: the caller's own values, what administrators' records say about them, and content.
 
 The chains stay whole, because they hold commitments only; with the salts gone nothing can be compared with them any
-more. Needs `UPDATE (subject, personal, personal_salt)`, which the append-only trigger lets pass for erasure alone.
+more. Before it commits, the trail is told which rows were emptied (`tell`), so that an update by anybody else is seen.
+Needs `UPDATE (subject, personal, personal_salt)`, which the append-only trigger lets pass for erasure alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from uuid import UUID
 
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
+from gateway.audit.committed import ABOUT_GROUP, OWN
 from gateway.audit.personal import ABOUT
+from gateway.audit.ranges import merged
 
 _CONTENT = """
 DELETE FROM audit_content WHERE request_id IN (
@@ -23,14 +28,22 @@ _OWN = """
 UPDATE audit_event SET subject = NULL, personal_salt = NULL, personal = (
     SELECT jsonb_object_agg(value.key, value.value) FROM jsonb_each(personal) AS value WHERE value.key = ANY(:about))
 WHERE tenant = :tenant AND issuer = :issuer AND subject = :subject
+RETURNING boot_id, node_seq
 """
 # A name as a whole word, in any of the values that say what was done or read, to whom and why.
 _ABOUT = """
 UPDATE audit_event SET personal = NULLIF(personal - CAST(:about AS text[]), '{}'::jsonb)
 WHERE tenant = :tenant AND personal ?| CAST(:about AS text[]) AND EXISTS (
     SELECT FROM jsonb_each(personal) AS value WHERE value.key = ANY(:about) AND value.value::text ~ :pattern)
+RETURNING boot_id, node_seq
 """
 _QUARANTINE = "UPDATE audit_quarantine SET side = NULL WHERE convert_from(side, 'UTF8') ~ :pattern"
+
+
+RANGES_A_RECORD = 2000
+
+Tell = Callable[[dict[str, Any]], Awaitable[None]]
+"""Keeps on record what was erased; durable when it returns. Raises when it cannot, and then nothing is erased."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +56,9 @@ class Erased:
     quarantined: int
 
 
-async def erase(engine: AsyncEngine, *, tenant: str, issuer: str, subject: str, also: tuple[str, ...] = ()) -> Erased:
+async def erase(
+    engine: AsyncEngine, *, tenant: str, issuer: str, subject: str, also: tuple[str, ...] = (), tell: Tell
+) -> Erased:
     """One transaction. `also`: other names of the same person (e-mail, display name) to look for in mentions.
 
     What still waits in a spool is not reached: run it again once that is shipped.
@@ -51,13 +66,35 @@ async def erase(engine: AsyncEngine, *, tenant: str, issuer: str, subject: str, 
     person = {"tenant": tenant, "issuer": issuer, "subject": subject, "about": sorted(ABOUT)}
     async with engine.begin() as connection:
         contents = await _count(connection, _CONTENT, person)
-        own = await _count(connection, _OWN, person)
-        mentions = quarantined = 0
+        own = await _emptied(connection, _OWN, person)
+        mentions: list[tuple[UUID, int]] = []
+        quarantined = 0
         for name in (subject, *also):
             wanted = {**person, "pattern": _pattern(name)}
-            mentions += await _count(connection, _ABOUT, wanted)
+            mentions += await _emptied(connection, _ABOUT, wanted)
             quarantined += await _count(connection, _QUARANTINE, wanted)
-    return Erased(own, mentions, contents, quarantined)
+        for group, rows in ((OWN, own), (ABOUT_GROUP, mentions)):
+            for facts in facts_of(group, rows):
+                await tell(facts)
+    return Erased(len(own), len(mentions), contents, quarantined)
+
+
+def facts_of(group: str, rows: Sequence[tuple[UUID, int]]) -> Iterator[dict[str, Any]]:
+    """What records say of the emptied rows: the numbers of one chain, so many to a record."""
+    numbers: defaultdict[UUID, list[tuple[int, int]]] = defaultdict(list)
+    for boot_id, seq in rows:
+        numbers[boot_id].append((seq, seq))
+    for boot_id, pairs in sorted(numbers.items()):
+        ranges = merged(pairs).pairs()
+        for start in range(0, len(ranges), RANGES_A_RECORD):
+            chain = {"boot": str(boot_id), "ranges": ranges[start : start + RANGES_A_RECORD]}
+            yield {"group": group, "chains": [chain]}
+
+
+async def _emptied(connection: AsyncConnection, statement: str, values: Mapping[str, Any]) -> list[tuple[UUID, int]]:
+    named = {name: value for name, value in values.items() if f":{name}" in statement}
+    found = await connection.execute(sa.text(statement), named)
+    return [(UUID(int=boot.int), seq) for boot, seq in found]
 
 
 async def _count(connection: AsyncConnection, statement: str, values: Mapping[str, Any]) -> int:

@@ -22,7 +22,8 @@ from gateway.flow.values import Principal
 
 SCHEMA_VERSION = 3
 """1: targets, reasons and differences of `admin` records were hashed in the clear; 2: any purpose, data class, model
-name and reason of a rule was."""
+name and reason of a rule was, and an
+erasure was not on record."""
 
 Phase = Literal["intent", "completion", "denied", "aggregated", "admin", "access", "system"]
 

@@ -106,6 +106,10 @@ def interrupted_record(
     who = {key: value for key, value in intent.get("who", {}).items() if key != "commit"}
     # What the intent says about others goes on with its own salt and the commitments in its decision.
     who["commit"] = commitments(origin.key, salt, {name: one for name, one in personal.items() if name not in ABOUT})
+    # Nothing is committed to that was erased before this is written.
+    decision = dict(intent.get("decision", {}))
+    if not personal.keys() & ABOUT:
+        decision.pop("commit", None)
     document = {
         "schema": SCHEMA_VERSION,
         "event_id": event_id,
@@ -117,7 +121,7 @@ def interrupted_record(
         "who": who,
         "where": {**intent.get("where", {}), "gateway_version": origin.gateway_version},
         "what": intent.get("what", {}),
-        "decision": intent.get("decision", {}),
+        "decision": decision,
         "result": {"outcome": outcome.value},
         outcome.value: {"boot": intent["boot"], "intent": intent["event_id"], "intent_ts": intent["ts"]},
     }

@@ -34,7 +34,7 @@ from gateway.audit.retention import Expired, find_expired, keep_removing, remove
 from gateway.audit.runs import Run
 from gateway.audit.segment import DiskFile, Frame, SegmentFile
 from gateway.audit.spool import Spool
-from gateway.audit.system_event import RETAIN, refused_record, system_record, tells_of_refused
+from gateway.audit.system_event import ERASE, RETAIN, refused_record, system_record, tells_of_refused
 from gateway.audit.tally import Tally
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
@@ -235,6 +235,14 @@ class AuditService:
     async def retain(self) -> list[Expired]:
         """Remove what is older than `audit.retention_days`, each month after a record that tells of it."""
         return await remove_expired(self._engine, self._clock.now() - self._kept, self._tell_removed)
+
+    async def tell_erased(self, facts: dict[str, Any]) -> None:
+        """Keep on record what an erasure is about to take out; durable when it returns. Raises `Unavailable`."""
+        try:
+            record = system_record(self._origin, self._ids.uuid7(), self._clock.now(), ERASE, facts)
+            await self._write(record, wait=True, keep=False)
+        except SpoolClosed as closed:
+            raise self._unavailable(closed) from None
 
     async def settle(self, timeout_s: float = 1.0) -> Lag:
         """Wait, at most so long, until what was written before can be read from Postgres. Never raises."""

@@ -1,4 +1,4 @@
-"""Records of the trail about itself: the start of a run, seals, what retention removed, what Postgres refused. Pure.
+"""Records of the trail about itself: the start of a run, seals, what was removed, refused and erased. Pure.
 
 They are authenticated with the commitment key, which is not in the database: whoever can write to the tables and does
 not have the key can neither make one nor change one. Phase `system`, tenant `-`; nothing in them is personal.
@@ -18,7 +18,7 @@ from gateway.flow.values import ANONYMOUS
 
 PHASE = "system"
 START, SEAL, RETAIN = "audit.start", "audit.seal", "audit.retain"
-REFUSED = "audit.quarantine"
+REFUSED, ERASE = "audit.quarantine", "audit.erase"
 _MAC = "mac"
 
 

@@ -3,9 +3,10 @@
 What a damaged spool lost (`lost`) and what Postgres refused (`quarantined`) is told apart: the trail itself holds an
 authentic record of it. A row in `audit_quarantine` without one counts as removed.
 What it can see: a changed, removed, inserted, reordered or renumbered row, a column that differs from its record, a
-personal value that is not the one committed to; and of whole chains what later runs, other replicas and heads kept
-outside say: a deleted run, a tail cut off, a chain rewritten, rows appended to a run that was over. What it cannot: the
-same done to the newest run of all, after its process has ended and before another one has named it.
+personal value that is not the one committed to, or that no erasure on record took out; and of whole chains what later
+runs, other replicas, the spool and heads kept outside say: a deleted run, a tail cut off, a chain rewritten, rows
+appended to a run that was over. What it cannot: the newest run of all rewritten before another one has named it, and
+what is cut off that run where there is no spool to ask.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ async def verify(
         damages = await _damages(connection, key)
         evidence = gather(await _system(connection), key, kept)
         if not whole_trail:
-            evidence = Evidence(refused=evidence.refused)
+            evidence = Evidence(refused=evidence.refused, erased=evidence.erased)
         chains = await _chains(connection, start, end)
         if whole_trail:
             chains = _widened(chains, await _aside(connection))
@@ -90,6 +91,7 @@ async def verify(
                 ended=evidence.ended.get(boot_id),
                 removed=evidence.removed.get(boot_id, ()),
                 refused=evidence.refused.get(boot_id, frozenset()),
+                erased=evidence.erased.get(boot_id, {}),
                 shipped=there.get(boot_id, 0),
                 waiting=(waiting or {}).get(boot_id, 0),
             )

@@ -47,7 +47,8 @@ def erase(
         from gateway.cli.on_record import cli_event
 
         await audit.settle(10)
-        erased = asdict(await erase_person(engine, tenant=tenant, issuer=issuer, subject=subject, also=tuple(also)))
+        names = {"tenant": tenant, "issuer": issuer, "subject": subject}
+        erased = asdict(await erase_person(engine, **names, also=tuple(also), tell=audit.tell_erased))
         await audit.admin(cli_event("esclusa audit erase", "audit.erase", tenant=tenant, reason=reason, diff=erased))
         return erased
 

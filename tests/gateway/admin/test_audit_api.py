@@ -330,7 +330,7 @@ async def test_words_that_nobody_knows_are_shown_until_they_are_erased(
     assert await told() == (["ana", "for ana", "of ana"], [known, "for ana", sentence], {"ana"})
     engine = make_engine(database_url)
     for name in (ANA.subject, "analysts"):
-        await erase(engine, tenant=ANA.tenant, issuer=ANA.issuer, subject=name)
+        await erase(engine, tenant=ANA.tenant, issuer=ANA.issuer, subject=name, tell=audit.tell_erased)
     await engine.dispose()
     assert await told() == (["*", "*", "*"], [known, "*", "*"], {"*"})
     found = (await get("/requests", model=known)).json()["data"]
