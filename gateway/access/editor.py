@@ -95,20 +95,24 @@ class Written:
 
 OwnedAccounts = Callable[[Principal], Awaitable[Sequence[Principal]]]
 """The service accounts of a person, each with the rights that its owner could give it. Raises `Unavailable`."""
+SeenAs = Callable[[Principal], Awaitable[Sequence[Principal]]]
+"""What a principal, and the owner of an account, were lately known as. Raises `Unavailable`."""
 
 
-async def _no_accounts(owner: Principal) -> Sequence[Principal]:
-    del owner
+async def nobody(author: Principal) -> Sequence[Principal]:
+    del author
     return ()
 
 
 class PolicyEditor:
-    """Without `owned` nobody has service accounts."""
+    """Without `owned` nobody has service accounts; without `seen` nobody is more than the token in hand."""
 
-    def __init__(self, service: AccessService, ids: IdSource, owned: OwnedAccounts = _no_accounts) -> None:
+    def __init__(
+        self, service: AccessService, ids: IdSource, owned: OwnedAccounts = nobody, seen: SeenAs = nobody
+    ) -> None:
         self._service = service
         self._ids = ids
-        self._owned = owned
+        self._owned, self._seen = owned, seen
         # One change at a time in this replica: of many that race, all but the winner are refused without the database.
         self._changing = asyncio.Lock()
 
@@ -149,8 +153,9 @@ class PolicyEditor:
         self, base: Snapshot, candidate: Candidate, author: Principal, context: RequestContext
     ) -> Objection | None:
         """Why this author may not turn `base` into the candidate, or None."""
-        owned = await self._owned(author)
-        decide = partial(first_objection, four_eyes=self._service.settings.four_eyes, owned=owned)
+        decide = partial(first_objection, four_eyes=True)
+        if not self._service.settings.four_eyes:
+            decide = partial(first_objection, owned=await self._owned(author), seen=await self._seen(author))
         return await asyncio.to_thread(decide, base, candidate.snapshot, author, context)
 
     async def change(self, raw: bytes | str, syntax: Syntax, change: Change) -> Written:
@@ -260,8 +265,8 @@ class PolicyEditor:
         """With four eyes an author may propose what they gain by; it is said, in the answer and on record."""
         if not self._service.settings.four_eyes:
             return ()
-        owned = await self._owned(change.author)
-        gain = await asyncio.to_thread(first_gain, base, candidate.snapshot, change.author, owned, change.context)
+        owned, seen, author = await self._owned(change.author), await self._seen(change.author), change.author
+        gain = await asyncio.to_thread(first_gain, base, candidate.snapshot, author, owned, change.context, seen)
         return () if gain is None else (Problem(gain.sentence, severity="warning", kind="own_gain"),)
 
     async def _pending(self, proposal_id: UUID) -> Proposal:

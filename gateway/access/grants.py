@@ -36,11 +36,13 @@ def first_objection(
     *,
     four_eyes: bool = False,
     owned: Sequence[Principal] = (),
+    seen: Sequence[Principal] = (),
 ) -> Objection | None:
-    """`owned` are the author's service accounts. With four eyes a second human agrees to what the author gains."""
+    """`owned` are the author's service accounts, `seen` is what the author was lately known as. With four eyes a second
+    human agrees to what the author gains."""
     return (
         _beyond_own_rights(before, after, author, context)
-        or (None if four_eyes else widens_itself(before, after, author, context, owned))
+        or (None if four_eyes else widens_itself(before, after, author, context, owned, seen))
         or _locks_out(before, after, author, context, four_eyes)
     )
 
@@ -93,9 +95,14 @@ def _reached(snapshot: Snapshot, rule: CompiledRule, context: RequestContext) ->
 
 
 def widens_itself(
-    before: Snapshot, after: Snapshot, author: Principal, context: RequestContext, owned: Sequence[Principal]
+    before: Snapshot,
+    after: Snapshot,
+    author: Principal,
+    context: RequestContext,
+    owned: Sequence[Principal],
+    seen: Sequence[Principal],
 ) -> Objection | None:
-    gain = first_gain(before, after, author, owned, context)
+    gain = first_gain(before, after, author, owned, context, seen)
     if gain is None:
         return None
     return Objection(

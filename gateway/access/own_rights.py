@@ -1,5 +1,9 @@
 """What a change of the policy would give, or make easier, for whoever makes it and for the accounts they own. Pure.
 
+An author is more than the token that they change the policy with: they are compared as every identity that they were
+seen as, as all of these at once, and with every scope that a mapping names, because whoever asks for a token chooses
+its scopes.
+
 Compares decisions, not texts: both versions decide for the same principal in every situation that the rules can tell
 apart (data class, purpose, client, source, time, expiry of bindings). It therefore does not matter by which rule,
 role, group, department or condition something is gained. A comparison that would grow too large counts as a gain.
@@ -15,6 +19,7 @@ from math import prod
 from typing import Any
 
 from gateway.access.conditions import Condition, Situation, Undecidable, read_address
+from gateway.access.eased_limits import LAST, eased_limit
 from gateway.access.evaluator import evaluate, rule_masks
 from gateway.access.holder import holder_of, principal_key
 from gateway.access.snapshot import CompiledRule, Snapshot
@@ -33,16 +38,14 @@ from gateway.flow.values import ModelCard, Obligations, Principal
 MAX_SITUATIONS = 5000
 EVER = datetime.min.replace(tzinfo=UTC)
 """Before every expiry: all bindings count."""
-LAST = datetime(9990, 1, 1, tzinfo=UTC)
-"""After every expiry that anybody means."""
 OTHER = "\x00other"
 """A purpose or client that no rule can name."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """`weaker` names an obligation that would be eased; None: the use itself is new. `account` says whose it is,
-    if not the author's own."""
+    """`weaker` names an obligation, or a limit as `limits.<id>`, that would be eased; None: the use itself is new.
+    `account` says whose it is, if not the author's own."""
 
     action: str
     model: str
@@ -58,10 +61,21 @@ class Gain:
 
 
 def first_gain(
-    before: Snapshot, after: Snapshot, author: Principal, owned: Sequence[Principal], context: RequestContext
+    before: Snapshot,
+    after: Snapshot,
+    author: Principal,
+    owned: Sequence[Principal],
+    context: RequestContext,
+    seen: Sequence[Principal] = (),
 ) -> Gain | None:
-    """`owned` are the service accounts of the author, with the rights that the author could give them."""
-    for who, account in _selves(before, after, author, owned, context):
+    """`owned` are the service accounts of the author, with the rights that the author could give them. `seen` is what
+    the author, and the person behind an account that is the author, were lately known as."""
+    compared = set()
+    for who, account in _selves(before, after, author, owned, context, seen):
+        same = _distinct(before, after, who)
+        if same in compared:
+            continue
+        compared.add(same)
         for model in after.catalog.values():
             for action in INFERENCE_ACTIONS:
                 gain = _gain(before, after, who, action, model, context)
@@ -70,26 +84,42 @@ def first_gain(
     return None
 
 
+def _distinct(before: Snapshot, after: Snapshot, who: Principal) -> tuple[object, ...]:
+    """All that the two versions can tell somebody by, apart from the situation."""
+    roles = tuple(holder_of(policy, who, EVER).roles for policy in (before, after))
+    key = (who.key_lineage, who.credential_id) if who.kind == "service" else None
+    return principal_key(who), roles, who.tenant, who.kind, who.department, who.clearance, who.narrowed_models, key
+
+
 def _selves(
-    before: Snapshot, after: Snapshot, author: Principal, owned: Sequence[Principal], context: RequestContext
+    before: Snapshot,
+    after: Snapshot,
+    author: Principal,
+    owned: Sequence[Principal],
+    context: RequestContext,
+    seen: Sequence[Principal],
 ) -> Iterator[tuple[Principal, str | None]]:
-    yield author, None
-    if author.clearance is not None:
-        yield replace(author, clearance=None), None
+    key = principal_key(author)
+    past = [one for one in seen if principal_key(one) == key]
+    for self in _wider([author, *past], before, after):
+        yield self, None
     for account in owned:
         name = f"your service account `{account.display or account.subject}`"
         yield account, name
         if account.clearance is not None:
             yield replace(account, clearance=None), name
     if author.owner is not None:
-        # The person behind an account: nothing is known of them but that they held its roles when they made it.
+        # The person behind an account: known is what they were seen as, and that they held its roles when they made it.
         issuer, subject = author.owner
-        yield Principal(author.tenant, issuer, subject, roles=author.roles, department=author.department), "its owner"
+        person = Principal(author.tenant, issuer, subject, roles=author.roles, department=author.department)
+        owner = principal_key(person)
+        for self in _wider([person, *(one for one in seen if principal_key(one) == owner)], before, after):
+            yield self, "its owner"
     if author.kind != "user":
         return
     if any(evaluate(policy, author, "identity.write", None, context).allowed for policy in (before, after)):
         # An account that the author could make tomorrow, with all of their roles or with none.
-        roles = holder_of(before, author, EVER).roles | author.roles
+        roles = author.roles.union(*(holder_of(before, one, EVER).roles | one.roles for one in (author, *past)))
         future = Principal(
             author.tenant, OTHER, OTHER, "service", department=author.department, owner=(author.issuer, author.subject)
         )
@@ -97,11 +127,39 @@ def _selves(
             yield made, "a service account that you could make"
 
 
+def _wider(selves: Sequence[Principal], before: Snapshot, after: Snapshot) -> Iterator[Principal]:
+    """Each of them and all of them at once, as they are and as they could be with a token of other scopes, or of no
+    clearance."""
+    first = selves[0]
+    whole = replace(
+        first,
+        roles=first.roles.union(*(one.roles for one in selves)),
+        groups=first.groups.union(*(one.groups for one in selves)),
+        scopes=first.scopes.union(*(one.scopes for one in selves)),
+    )
+    for one in (*selves, whole):
+        chosen = _scopes_of(one.provider, before) | _scopes_of(one.provider, after)
+        for self in (one, replace(one, scopes=one.scopes | chosen)):
+            yield self
+            if self.clearance is not None:
+                yield replace(self, clearance=None)
+
+
+def _scopes_of(provider: str | None, policy: Snapshot) -> frozenset[str]:
+    """Scopes of a provider by which the policy gives roles."""
+    return frozenset(value for name, claim, value in policy.mappings if name == provider and claim == "scopes")
+
+
 def _gain(
     before: Snapshot, after: Snapshot, who: Principal, action: str, model: ModelCard, context: RequestContext
 ) -> Gain | None:
     old_rules, new_rules = (_reaching(policy, who, action, model) for policy in (before, after))
-    if _same(before, after, who) and _meaning(old_rules) == _meaning(new_rules):
+    same = _same(before, after, who)
+    if any(not rule.deny for rule in new_rules) and not (same and before.limits == after.limits):
+        limit = eased_limit(before, after, who, model, context.received_at)
+        if limit is not None:
+            return Gain(action, model.id, f"limits.{limit}")
+    if same and _meaning(old_rules) == _meaning(new_rules):
         return None
     situations = _Situations(before, after, who, [*old_rules, *new_rules], context.received_at)
     if situations.count > MAX_SITUATIONS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 
 from fastapi import APIRouter
 
@@ -32,6 +33,9 @@ from gateway.identity.store import IdentityStore
 from gateway.limits.service import LimitService
 from gateway.limits.store import StoreUnavailable
 from gateway.settings import IdentitySettings
+
+SEEN = timedelta(days=30)
+"""How long somebody counts as what the trail knows them as, where they change the policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,11 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
     )
     editor = PolicyEditor(parts.access, parts.ids)
 
+    async def seen_as(author: Principal) -> Sequence[Principal]:
+        names = [(author.issuer, author.subject), *(() if author.owner is None else (author.owner,))]
+        since = parts.clock.now() - SEEN
+        return [one for name in names for one in await parts.audit.seen_as(*name, since=since)]
+
     async def policy_version(call: AdminCall, version: int) -> VersionDetail:
         return version_detail(await editor.version(version), reach_of(parts.access, call))
 
@@ -100,7 +109,9 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
         PostgresRevocationStore(parts.identity_store), parts.revocations, clock=parts.clock, ids=parts.ids
     )
     return (
-        policies.routes(parts.access, parts.guard, ids=parts.ids, past=parts.audit, owned=accounts.owned_by),
+        policies.routes(
+            parts.access, parts.guard, ids=parts.ids, past=parts.audit, owned=accounts.owned_by, seen=seen_as
+        ),
         authz.routes(
             parts.access,
             parts.guard,

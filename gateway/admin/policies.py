@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse
 
 from gateway.access.diff import differences, text_diff
 from gateway.access.document import PolicySet
-from gateway.access.editor import OwnedAccounts, PolicyEditor, Written
+from gateway.access.editor import OwnedAccounts, PolicyEditor, SeenAs, Written, nobody
 from gateway.access.service import AccessService
 from gateway.admin import policy_checks, policy_proposals, role_bindings
 from gateway.admin.bodies import YAML_TYPES, document_body, read_document
@@ -53,14 +53,15 @@ def routes(
     *,
     ids: IdSource | None = None,
     past: PastDecisions | None = None,
-    owned: OwnedAccounts | None = None,
+    owned: OwnedAccounts = nobody,
+    seen: SeenAs = nobody,
 ) -> APIRouter:
-    """All policy routes. `owned` finds the service accounts of a person.
+    """All policy routes. `owned` finds the service accounts of a person, `seen` what somebody was lately known as.
 
     `past` reads recorded decisions for `policies:simulate`; without it that route answers 503.
     """
     named = ids or SystemIds()
-    editor = PolicyEditor(service, named) if owned is None else PolicyEditor(service, named, owned)
+    editor = PolicyEditor(service, named, owned, seen)
     router = APIRouter(prefix=PREFIX, tags=["policies"])
     may_read = Depends(guard.require("policy.read"))
     may_write = Depends(guard.require("policy.write"))

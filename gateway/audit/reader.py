@@ -14,6 +14,7 @@ from typing import Any
 from uuid import UUID
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import ARRAY, JSONB
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
@@ -220,6 +221,24 @@ class AuditReader:
             found = (await connection.execute(statement)).all()
         return tuple(past_decision(parse_json(rec), personal or {}) for rec, personal in found)
 
+    async def seen_as(self, issuer: str, subject: str, *, since: datetime) -> tuple[Principal, ...]:
+        """Each set of tenant, roles, groups and scopes (64 of both at most) with which this subject has sent requests.
+
+        Raises `Unavailable` also where they are too many to read in time: what somebody was is then not known."""
+        lag = await self._settle(SETTLE_S)
+        event = audit_event.c
+        who = sa.cast(sa.func.convert_from(event.rec, "UTF8"), JSONB)["who"]
+        single = sa.cast(["commit", "credential_id", "credential_fpr", "client_id"], ARRAY(sa.Text))
+        statement = (
+            sa.select(who.op("-")(single))
+            .where(event.subject == subject, event.issuer == issuer, event.ts >= since)
+            .where(event.phase.not_in((PHASE, "completion")))
+            .distinct()
+        )
+        async with self._reading(lag) as connection:
+            found = (await connection.execute(statement)).scalars().all()
+        return tuple(identity(who, subject) for who in found)
+
     async def recent_decisions(self, limit: int) -> tuple[PastDecision, ...]:
         """The newest `limit` decisions of all time."""
         return await self.recent(limit=limit)
@@ -282,19 +301,7 @@ def past_decision(document: Mapping[str, Any], personal: Mapping[str, str]) -> P
     return PastDecision(
         request_id=UUID(document["request_id"]),
         at=datetime.fromisoformat(document["ts"]),
-        principal=Principal(
-            tenant=who["tenant"],
-            issuer=who["issuer"],
-            subject=personal.get("subject", "-"),
-            kind=who["kind"],
-            roles=frozenset(who["roles"]),
-            groups=frozenset(who.get("groups", ())),
-            scopes=frozenset(who.get("scopes", ())),
-            department=who.get("department"),
-            clearance=who.get("clearance"),
-            client_id=who.get("client_id"),
-            provider=who.get("provider"),
-        ),
+        principal=identity(who, personal.get("subject", "-")),
         action=what.get("action", ""),
         model=what.get("model_resolved", personal.get("model_requested", what.get("model_requested"))),
         effect=Effect(decision["policy_effect"]),
@@ -303,4 +310,21 @@ def past_decision(document: Mapping[str, Any], personal: Mapping[str, str]) -> P
         data_class=personal.get("data_class", what.get("data_class")),
         purpose=personal.get("purpose", what.get("purpose")),
         source_ip=personal.get("source_ip"),
+    )
+
+
+def identity(who: Mapping[str, Any], subject: str) -> Principal:
+    """The caller of a record, as far as it tells."""
+    return Principal(
+        tenant=who["tenant"],
+        issuer=who["issuer"],
+        subject=subject,
+        kind=who["kind"],
+        roles=frozenset(who["roles"]),
+        groups=frozenset(who.get("groups", ())),
+        scopes=frozenset(who.get("scopes", ())),
+        department=who.get("department"),
+        clearance=who.get("clearance"),
+        client_id=who.get("client_id"),
+        provider=who.get("provider"),
     )

@@ -12,6 +12,7 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
+from gateway.access.editor import SeenAs, nobody
 from gateway.access.repository import PolicyRepository
 from gateway.access.service import AccessService
 from gateway.admin import authz, models, policies
@@ -112,6 +113,7 @@ async def policy_stage(
     past: Sequence[PastDecision] = (),
     seed: Path = SEED,
     callers: Mapping[str, Principal] = CALLERS,
+    seen: SeenAs = nobody,
     **settings: Any,
 ) -> AsyncIterator[PolicyStage]:
     engine = make_engine(database_url)
@@ -127,7 +129,7 @@ async def policy_stage(
     guard = PermissionGuard(KnownCallers(callers), service, audit)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     install_handlers(app)
-    app.include_router(policies.routes(service, guard, ids=SystemIds(), past=RecordedPast(past)))
+    app.include_router(policies.routes(service, guard, ids=SystemIds(), past=RecordedPast(past), seen=seen))
     app.include_router(authz.routes(service, guard))
     app.include_router(models.routes(service, guard))
 

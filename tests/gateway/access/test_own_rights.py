@@ -37,9 +37,15 @@ MAKER = who("admin", "maker", department="it")
 ACCOUNT = Principal("acme", MACHINES, "a-1", "service", frozenset({"admin"}), display="robot", owner=("i", "s"))
 
 
-def gain(after: str, author: Principal = ADMIN, *owned: Principal, before: str = BASE) -> str | None:
+def gain(
+    after: str,
+    author: Principal = ADMIN,
+    *owned: Principal,
+    before: str = BASE,
+    seen: tuple[Principal, ...] = (),
+) -> str | None:
     assert after != before
-    found = first_gain(policy(before), policy(after), author, owned, when())
+    found = first_gain(policy(before), policy(after), author, owned, when(), seen)
     return None if found is None else found.sentence
 
 
@@ -206,3 +212,102 @@ def test_with_four_eyes_a_second_human_agrees_to_what_the_author_gains() -> None
 def test_a_key_gives_nothing_to_the_person_who_owns_it(after: str) -> None:
     key = Principal("acme", MACHINES, "a-1", "service", frozenset({"admin"}), owner=("https://idp", "ana"))
     assert gain(after, key) == "This change would give its owner `chat` on `acme/small`."
+
+
+WIDENED = BASE.replace("redaction: redact", "redaction: flag")
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        pytest.param((who("employee"),), id="another token of theirs"),
+        pytest.param((who("admin", "employee"), who("admin")), id="one of several"),
+        pytest.param((who("admin", "employee", tenant="rival"),), id="in another tenant"),
+        pytest.param((who("admin", "employee", clearance="public"),), id="with a clearance that a token may lack"),
+    ],
+)
+def test_a_narrower_token_hides_nothing_that_its_holder_was_seen_with(seen: tuple[Principal, ...]) -> None:
+    assert gain(WIDENED, ADMIN) is None
+    assert gain(WIDENED, ADMIN, seen=seen) == eased("redaction")
+
+
+def test_what_was_seen_apart_is_also_compared_together() -> None:
+    """The rule asks for a group of one token and the department of another."""
+    text = BASE + "roleMappings: [{provider: corp, claim: groups, equals: g-9, roles: [employee]}]\n"
+    past = who("admin", groups=frozenset({"g-9"}), provider="corp")
+    assert gain(text.replace("redaction: redact", "redaction: flag"), ADMIN, before=text) is None
+    assert gain(text.replace("redaction: redact", "redaction: flag"), ADMIN, before=text, seen=(past,)) == eased(
+        "redaction"
+    )
+
+
+def test_a_scope_that_gives_a_role_can_be_asked_for_by_whoever_its_provider_knows() -> None:
+    text = BASE + "roleMappings: [{provider: corp, claim: scopes, equals: llm, roles: [employee]}]\n"
+    eases = text.replace("redaction: redact", "redaction: flag")
+    assert gain(eases, ADMIN, before=text) == eased("redaction")
+    assert gain(text, ADMIN) == chat()
+    assert gain(eases, who("admin", provider="another"), before=text) is None
+
+
+def test_the_person_behind_a_key_is_what_they_were_seen_as() -> None:
+    key = Principal("acme", MACHINES, "a-1", "service", frozenset({"admin"}), owner=("https://idp", "ana"))
+    assert gain(WIDENED, key) is None
+    assert gain(WIDENED, key, seen=(who("employee"),)) == (
+        "This change would ease `redaction` for its owner in `chat` on `acme/small`."
+    )
+
+
+LIMITED = f"""{BASE}limits:
+  - {{id: each, scope: {{each: user}}, window: minute, requests: 60, tokens: 1000, sliding: true, onStoreError: deny}}
+  - {{id: it, scope: {{department: it}}, window: month, cost_eur: 100}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "limit"),
+    [
+        (LIMITED[len(BASE) :], "", "each"),
+        ("requests: 60", "requests: 61", "each"),
+        (", tokens: 1000", "", "each"),
+        ("window: minute", "window: 30s", "each"),
+        (", sliding: true", "", "each"),
+        ("onStoreError: deny", "onStoreError: allow", "each"),
+        ("{id: each", "{id: other", "each"),
+        ("scope: {each: user}, window: minute", "scope: {each: user, role: analyst}, window: minute", "each"),
+        ("cost_eur: 100", "cost_eur: 100.01", "it"),
+        ("{department: it}", "{department: sales}", "it"),
+    ],
+)
+def test_an_author_does_not_ease_a_limit_of_their_own(old: str, new: str, limit: str) -> None:
+    after = LIMITED.replace(old, new)
+    assert gain(after, ALSO_EMPLOYEE, before=LIMITED) == eased(f"limits.{limit}")
+    assert gain(after, ADMIN, before=LIMITED) is None  # who uses no model is limited in nothing
+    assert gain(after, ADMIN, before=LIMITED, seen=(ALSO_EMPLOYEE,)) == eased(f"limits.{limit}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("requests: 60", "requests: 59"),
+        ("requests: 60", "requests: 60, concurrent: 2"),
+        ("limits:\n", "limits:\n  - {id: more, scope: {each: user}, window: day, requests: 5}\n"),
+        ("window: month, ", "window: month, onStoreError: deny, "),
+    ],
+)
+def test_an_author_may_limit_themselves_further(old: str, new: str) -> None:
+    assert gain(LIMITED.replace(old, new), ALSO_EMPLOYEE, before=LIMITED) is None
+
+
+def test_a_limit_of_others_may_be_eased() -> None:
+    assert gain(LIMITED.replace("cost_eur: 100", "cost_eur: 900"), who("admin", "employee"), before=LIMITED) is None
+
+
+def test_a_binding_that_takes_somebody_out_of_a_limit_is_compared_until_it_expires() -> None:
+    """A limit per role is left with the role, and use stays by another one."""
+    text = BASE + "  - {id: y, effect: allow, subjects: {any: true}, actions: [chat], models: {groups: [small]}}\n"
+    text += (
+        'roleBindings: [{id: b, roles: [analyst], principals: ["https://idp#ana"], expires: "2027-01-01T00:00:00Z"}]\n'
+    )
+    text += "limits: [{id: studies, scope: {each: user, role: analyst}, window: day, tokens: 10}]\n"
+    shorter = text.replace("2027-01-01", "2026-06-01")
+    assert gain(shorter, ADMIN, before=text) == eased("limits.studies")

@@ -182,3 +182,18 @@ async def test_what_the_author_of_a_proposal_gains_is_said_and_on_record(stage: 
     response = await stage.put(text, token="solo")
     assert [one["kind"] for one in response.json()["warnings"]] == ["own_gain"]
     assert (stage.events[-1].diff or {})["author_gains"] == [response.json()["warnings"][0]["message"]]
+
+
+async def test_what_the_author_gains_by_a_wider_token_is_said_too(database_url: str) -> None:
+    async def seen(author: Principal) -> list[Principal]:
+        return [replace(author, roles=frozenset({"employee"}))]
+
+    eased = TEXT.partition("\nlimits:")[0]
+    async with policy_stage(database_url, four_eyes=True, callers=PEOPLE, seen=seen) as stage:
+        response = await stage.put(eased, token="solo")
+    assert response.status_code == 202
+    ((kind, message),) = [(one["kind"], one["message"]) for one in response.json()["warnings"]]
+    assert kind == "own_gain"
+    assert "`limits.user-day` for you" in message
+    async with policy_stage(database_url, callers=PEOPLE, seen=seen) as stage:
+        assert error(await stage.put(eased, token="solo")) == (403, "cannot_grant_beyond_own_rights")

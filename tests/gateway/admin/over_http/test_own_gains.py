@@ -27,6 +27,7 @@ rules:
      when: {purpose: {in: [closing]}}}
 limits:
   - {id: dept, scope: {department: finance}, window: month, cost_eur: 5}
+  - {id: each, scope: {each: user}, window: minute, requests: 60}
 """
 ADMIN = "/admin/v1"
 MACHINES = "urn:esclusa:service-accounts"
@@ -85,6 +86,31 @@ def test_a_role_bound_to_an_account_of_ones_own_is_refused(stage: Stage, account
         403,
         "cannot_grant_beyond_own_rights",
     )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "gained"),
+    [
+        ("[chat], models: {ids: [mini]}}\n  - {id: closes", "[chat], models: {any: true}}\n  - {id: closes", "`maxi`"),
+        ("requests: 60", "requests: 6000", "`limits.each`"),
+        ("  - {id: each, scope: {each: user}, window: minute, requests: 60}\n", "", "`limits.each`"),
+    ],
+    ids=["a model", "more requests", "no limit"],
+)
+def test_a_narrower_token_does_not_hide_what_its_holder_was_seen_with(
+    stage: Stage, old: str, new: str, gained: str, request: pytest.FixtureRequest
+) -> None:
+    text = POLICY.replace(old, new)
+    assert text != POLICY
+    sub = f"b-{request.node.callspec.id}"
+    wide = stage.headers("boss", "works", sub=sub, department=None)
+    body = {"model": "mini", "messages": [{"role": "user", "content": "hola"}], "max_tokens": 2}
+    assert httpx2.post(f"{stage.url}/v1/chat/completions", json=body, headers=wide, timeout=30).status_code == 200
+    answer = put(stage, text, sub=sub)
+    assert refusal(answer) == (403, "cannot_grant_beyond_own_rights")
+    assert gained in answer.json()["error"]["message"]
+    assert put(stage, text, sub="b-2").status_code == 200
+    assert put(stage, POLICY, sub="b-2").status_code == 200
 
 
 def test_a_purpose_that_is_missing_is_asked_for(stage: Stage) -> None:
