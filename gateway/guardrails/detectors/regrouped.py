@@ -18,6 +18,8 @@ from gateway.guardrails.spans import Span
 _WITH_LETTERS = (kinds.NIF, kinds.NIE, kinds.IBAN, kinds.CURP, kinds.RFC)
 _OF_DIGITS = (kinds.CARD, kinds.CLABE)
 MOST_RUNS = 34
+_DECIMAL = re.compile(r"[0-9]\.[0-9]{12,}")
+"""A fraction as programs print it, with all of its digits."""
 _LISTED = re.compile(r"[,;:=()]")
 
 
@@ -79,4 +81,6 @@ def _candidates(bare: str, written: str) -> tuple[Kind, ...]:
     if not bare.isdigit():
         return _WITH_LETTERS if bare.isupper() else ()
     separators = set(re.split("[0-9]+", written)) - {""}
-    return _OF_DIGITS if len(separators) == 1 and not _LISTED.search(written) else ()
+    if _DECIMAL.fullmatch(written) or len(separators) != 1 or _LISTED.search(written):
+        return ()
+    return _OF_DIGITS

@@ -32,7 +32,16 @@ ROWS = {
     "cédula\t2026-01-02\t79456123\t33": "cédula\t2026-01-02\t[CO_CEDULA]\t33",
     "id,tarjeta\n1,4111111111111111\n2,5555555555554444\n": "id,tarjeta\n1,[CARD]\n2,[CARD]\n",
 }
-AMOUNTS = (f"0.{CARD}", f"3.{CARD}", f"0,{CARD}", f"0,{CARD}; 0,{CARD}", f"-0,{CARD} €", f"v {CPF}.7")
+AMOUNTS = (
+    f"0.{CARD}",
+    f"3.{CARD}",
+    f"0,{CARD}",
+    f"0,{CARD}; 0,{CARD}",
+    f"-0,{CARD} €",
+    f"v {CPF}.7",
+    "2.497647122804275",
+    "0.44568687304920396",
+)
 
 
 @pytest.mark.parametrize("row", ROWS)
