@@ -26,7 +26,7 @@ from gateway.audit.canonical import parse_json
 from gateway.audit.damage import ACTION, Damage, damage_of, lost_until
 from gateway.audit.group import Position, SpoolClosed
 from gateway.audit.quarantine import Kept
-from gateway.audit.shipper import OUTAGE, OnRefused, Shipper, count_refused
+from gateway.audit.shipper import OUTAGE, OnRefused, Shipper
 from gateway.audit.spool import Spool
 from gateway.flow.context import Clock
 
@@ -221,7 +221,6 @@ class Courier:
         before, upto = self._clock.now(), self._spool.position
         await self.shipper.ship(self._reader, upto)
         self._tell_house(house)
-        await self._count_refused()
         caught_up = self._reached(self._spool.position)
         self._pending_since = None if caught_up else before
         self._account(upto)
@@ -230,6 +229,7 @@ class Courier:
             await self._close_lost()
         if self._dead:
             await self._recover()
+        await self._count_refused()
 
     async def _keep_house(self) -> str | None:
         """Why it failed; "" when it did not, None when it is not time. A failure must not keep records from being
@@ -260,7 +260,7 @@ class Courier:
         now = self._clock.monotonic_s()
         if now < self._count_due_s and self._counted == self.shipper.quarantined:
             return
-        self.refused_rows = await count_refused(self._engine)
+        self.refused_rows = await self.shipper.count_refused()
         self._count_due_s, self._counted = now + COUNT_S, self.shipper.quarantined
 
     def _compare_clocks(self) -> None:

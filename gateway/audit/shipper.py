@@ -121,6 +121,9 @@ class Shipper:
             await connection.commit()
             return int(stray)
 
+    async def count_refused(self) -> int:
+        return await count_refused(self._engine)
+
     async def _store(self, frames: Sequence[Frame]) -> None:
         async with self._engine.connect() as pooled:
             raw: Any = (await pooled.get_raw_connection()).driver_connection
