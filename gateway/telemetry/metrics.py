@@ -194,7 +194,7 @@ HELP: Mapping[str, str] = {
     "audit_open_requests": "Requests with an intent record and no completion record yet.",
     "audit_ingest_lag_s": "Age in seconds of the oldest audit record that is not in Postgres.",
     "audit_shipped": "Audit records that this process has written to Postgres.",
-    "audit_quarantined": "Rows of audit_quarantine: audit records that Postgres refused, or that somebody moved there.",
+    "audit_quarantined": "Audit records in the quarantine table: refused by Postgres, or moved there by somebody.",
     "audit_quarantined_files": "Damaged files of the audit spool that are kept aside.",
     "audit_lost_records": "Audit records that damage to the spool has destroyed, where their number is known.",
     "audit_spool_restored": "Times that a removed spool folder was put back.",
