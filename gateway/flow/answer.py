@@ -160,7 +160,8 @@ class Answer:
         if chunk.index not in self._open and (chunk.text or chunk.token_ids):
             return ()  # the backend has not noticed yet that this choice was stopped
         emitted = self._meter.tokens.get(chunk.index, 0)
-        grows = self._meter.after(chunk) > emitted
+        after = self._meter.after(chunk)
+        grows = after[0] > emitted
         spent = chunk.index in self._open and grows and emitted >= self._authority.granted_tokens
         if spent and chunk.finish_reason is None:
             # A backend that does not keep its limit: nothing past the last granted token leaves or is billed.
@@ -169,7 +170,7 @@ class Answer:
                 "budget" if self._authority.clamped else None,
                 everything=False,
             )
-        self._meter.take(chunk)
+        self._meter.take(chunk, after)
         if chunk.usage is not None:
             self._usage = chunk.usage
         if chunk.signals is not None:

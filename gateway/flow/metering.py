@@ -32,20 +32,20 @@ class Meter:
     tokens: dict[int, int] = field(default_factory=dict)
     text_bytes: dict[int, int] = field(default_factory=dict)
 
-    def after(self, chunk: Chunk) -> int:
-        """Tokens of the chunk's choice once it is taken in; changes nothing."""
-        known = self.tokens.get(chunk.index, 0)
-        if chunk.token_ids:
-            return known + len(chunk.token_ids)
-        size = self.text_bytes.get(chunk.index, 0) + len(chunk.text.encode("utf-8", "surrogatepass"))
-        return max(known, -(-size // BYTES_PER_TOKEN))
-
-    def take(self, chunk: Chunk) -> None:
-        self.tokens[chunk.index] = self.after(chunk)
+    def after(self, chunk: Chunk) -> tuple[int, int]:
+        """(tokens, bytes of text) of the chunk's choice once it is taken in; changes nothing."""
+        tokens, size = self.tokens.get(chunk.index, 0), self.text_bytes.get(chunk.index, 0)
         if chunk.text:
-            size = len(chunk.text.encode("utf-8", "surrogatepass"))
-            self.text_bytes[chunk.index] = self.text_bytes.get(chunk.index, 0) + size
-            self.exact = self.exact and bool(chunk.token_ids)
+            size += len(chunk.text.encode("utf-8", "surrogatepass"))
+        if chunk.token_ids:
+            return tokens + len(chunk.token_ids), size
+        return max(tokens, -(-size // BYTES_PER_TOKEN)), size
+
+    def take(self, chunk: Chunk, after: tuple[int, int] | None = None) -> None:
+        """`after`: what `after(chunk)` said, where it was asked."""
+        self.tokens[chunk.index], self.text_bytes[chunk.index] = after or self.after(chunk)
+        if chunk.text and not chunk.token_ids:
+            self.exact = False
 
     def usage(self, reported: Usage | None, prompt: Estimate | None) -> Usage:
         """What is settled and recorded; `source` says whether any of it is an estimate."""

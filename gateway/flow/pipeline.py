@@ -8,7 +8,7 @@ Knows the ports, not their implementations; standard library only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -107,7 +107,7 @@ class Pipeline:
         try:
             with BOUNDARY:
                 exchange = await self._authenticate(exchange, arrival, laps)
-                self._rate(self._limits_of(exchange))
+                self._rate(self._any_limits_of(exchange))
                 exchange = await self._receive(exchange, arrival)
                 exchange = self._authorise(exchange, laps)
                 demand(known(exchange.asked))
@@ -170,7 +170,7 @@ class Pipeline:
         laps.policy_us = laps.since(started)
         return grow(exchange, asked=decision)
 
-    def _rate(self, limits: Sequence[LimitRule]) -> None:
+    def _rate(self, limits: Iterable[LimitRule]) -> None:
         """A window already known to be full refuses without a round trip: the caller's before the body is read,
         those of the model once it is known."""
         verdict = self._limiter.precheck(limits)
@@ -357,8 +357,9 @@ class Pipeline:
                 raise
         return instead
 
-    def _limits_of(self, exchange: Exchange) -> tuple[LimitRule, ...]:
-        return self._authorizer.limits_of(exchange.principal, exchange.context)
+    def _any_limits_of(self, exchange: Exchange) -> Iterator[LimitRule]:
+        """Looked up only when the limiter asks, which it does while some window is known to be full."""
+        yield from self._authorizer.limits_of(exchange.principal, exchange.context)
 
     async def _abandon(
         self, exchange: Exchange, outcome: Outcome, stream: AsyncIterator[Chunk] | None, *, told: bool

@@ -6,7 +6,7 @@ decide (a store is down, a key set was never fetched) or, for authentication, wh
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Protocol
 
@@ -76,7 +76,7 @@ class Authorizer(Protocol):
 
 
 class Limiter(Protocol):
-    def precheck(self, limits: Sequence[LimitRule]) -> LimitVerdict | None:
+    def precheck(self, limits: Iterable[LimitRule]) -> LimitVerdict | None:
         """Local and free of I/O: a denial already known to hold (a window seen full), or None to go on."""
         ...
 

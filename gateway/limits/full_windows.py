@@ -6,7 +6,7 @@ budget of money is remembered for the second case alone, because what a request 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from gateway.flow.values import LimitRule, LimitVerdict
@@ -53,7 +53,7 @@ class FullWindows:
         for rule in rules:
             self._full.pop((rule.id, rule.scope_key), None)
 
-    def precheck(self, limits: Sequence[LimitRule], now_s: float, *, store_away: bool) -> LimitVerdict | None:
+    def precheck(self, limits: Iterable[LimitRule], now_s: float, *, store_away: bool) -> LimitVerdict | None:
         """A refusal that holds whatever model is asked and however short the request is, or None."""
         if not self._full:
             return None

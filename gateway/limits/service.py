@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from gateway.flow.context import Clock, IdSource
@@ -120,7 +120,7 @@ class LimitService:
 
     # ------------------------------------------------------------------------------------ requests
 
-    def precheck(self, limits: Sequence[LimitRule]) -> LimitVerdict | None:
+    def precheck(self, limits: Iterable[LimitRule]) -> LimitVerdict | None:
         return self._full.precheck(limits, self._clock.monotonic_s(), store_away=self._breaker.is_open)
 
     async def reserve(

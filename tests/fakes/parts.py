@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -113,7 +113,7 @@ class FakeLimiter:
     reserved: list[tuple[str, Estimate, str]] = field(default_factory=list)
     settled: list[tuple[str, Usage, int]] = field(default_factory=list)
 
-    def precheck(self, limits: Sequence[LimitRule]) -> LimitVerdict | None:
+    def precheck(self, limits: Iterable[LimitRule]) -> LimitVerdict | None:
         return self.full
 
     async def reserve(
