@@ -22,6 +22,7 @@ from gateway.local.postgres import PrivatePostgres
 from gateway.settings import AccessSettings
 from gateway.storage.migrate import downgrade, upgrade
 from gateway.storage.postgres import make_engine
+from tests.fakes.hang_guard import hang_guard
 from tests.fakes.manual_clock import ManualClock
 from tests.fakes.policies import when
 from tests.fakes.policy_stage import CALLERS, CATALOG, SEED
@@ -100,23 +101,20 @@ async def test_with_the_database_stopped_the_last_good_policy_serves_and_recover
 async def test_with_the_database_frozen_decisions_take_no_longer(
     spare_postgres: PrivatePostgres, own_engine: AsyncEngine
 ) -> None:
-    """Neither more work nor any waiting. A busy machine may take the processor away for a while, so no single wait is
-    judged by the milliseconds of a decision: one that waited for the server would take all of `PATIENCE_S`."""
+    """Neither more work, in the thread's own processor time, nor any waiting for the server."""
     service = service_on(own_engine, poll_s=0.05)
     await service.start()
     signal_all(spare_postgres, signal.SIGSTOP)
     try:
         await asyncio.sleep(0.2)
-        worked, took = list[float](), list[float]()
-        for _ in range(200):
-            began, began_work = time.perf_counter(), time.thread_time()
-            assert employee_may_chat(service)
-            worked.append(time.thread_time() - began_work)
-            took.append(time.perf_counter() - began)
-            await asyncio.sleep(0)
+        worked = list[float]()
+        async with hang_guard():  # the database is frozen until this block has ended
+            for _ in range(200):
+                began_work = time.thread_time()
+                assert employee_may_chat(service)
+                worked.append(time.thread_time() - began_work)
+                await asyncio.sleep(0)
         assert max(worked) < 0.05
-        assert sorted(took)[-10] < 0.05
-        assert max(took) < PATIENCE_S / 2
     finally:
         signal_all(spare_postgres, signal.SIGCONT)
     await service.close()

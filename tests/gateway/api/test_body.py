@@ -62,11 +62,11 @@ class Feed:
     ],
 )
 def test_ambiguous_or_hostile_json_is_refused(raw: bytes, code: str) -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     with pytest.raises(InvalidRequest) as caught:
         parse_json(raw)
     assert caught.value.code == code
-    assert time.perf_counter() - started < 1
+    assert time.thread_time() - started < 1
 
 
 @pytest.mark.parametrize(
@@ -90,9 +90,9 @@ def test_sixty_four_levels_are_enough_and_accepted() -> None:
 
 
 def test_many_brackets_inside_a_long_text_are_no_depth() -> None:
-    started = time.perf_counter()
+    started = time.thread_time()
     parse_json(json.dumps({"code": 'if (a[0]) { "x" }\\' * 100_000}).encode())
-    assert time.perf_counter() - started < 2
+    assert time.thread_time() - started < 2
 
 
 def test_an_error_never_repeats_what_was_sent() -> None:

@@ -25,6 +25,7 @@ from gateway.local.postgres import PrivatePostgres
 from gateway.storage.migrate import downgrade, upgrade
 from gateway.storage.postgres import make_engine
 from tests.fakes.exchanges import ANA, admitted, finished
+from tests.fakes.hang_guard import hang_guard
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +54,11 @@ async def own_engine(own_postgres: PrivatePostgres) -> AsyncIterator[AsyncEngine
     await engine.dispose()
 
 
-async def serve(service: AuditService, count: int) -> float:
-    """Run `count` requests; the longest time an intent took."""
-    longest = 0.0
+async def serve(service: AuditService, count: int) -> None:
     for _ in range(count):
-        exchange, began = admitted(), time.monotonic()
+        exchange = admitted()
         await service.intent(exchange)
-        longest = max(longest, time.monotonic() - began)
         await service.completion(finished(exchange))
-    return longest
 
 
 async def count(engine: AsyncEngine) -> tuple[int, int]:
@@ -102,10 +99,9 @@ async def test_requests_do_not_feel_a_frozen_postgres(
     for pid in (own_postgres.pid, *backends):
         os.kill(pid, signal.SIGSTOP)
     try:
-        assert await serve(service, 30) < 1.0
-        began = time.monotonic()
-        await service.settle(0.3)
-        assert time.monotonic() - began < 1.0
+        async with hang_guard():  # Postgres is frozen until this block has ended
+            await serve(service, 30)
+            await service.settle(0.3)
     finally:
         for pid in (own_postgres.pid, *backends):
             os.kill(pid, signal.SIGCONT)

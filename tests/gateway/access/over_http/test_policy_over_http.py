@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import Any
 
 import httpx2
@@ -40,11 +39,9 @@ def _same_policy_afterwards(stage: Stage) -> Any:
 
 def test_a_change_decides_the_very_next_request(stage: Stage) -> None:
     assert ask(stage, "maxi", "employee").status_code == 403
-    began = time.monotonic()
     assert put(stage, TEXT.replace("small: [mini, tiny]", "small: [mini, tiny, maxi]")).status_code == 200
     answer = ask(stage, "maxi", "employee")
     assert answer.status_code == 200
-    assert time.monotonic() - began < 5
     assert answer.headers["x-esclusa-policy-version"] == str(stage.gateway.services.authorizer.version)
 
 
