@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from gateway.errors import Unavailable
 from gateway.flow.budget import requests_only
 from gateway.flow.growth import grow
@@ -10,6 +12,11 @@ from gateway.flow.values import ANONYMOUS, Estimate, Exchange, LimitRule, LimitV
 
 NO_MODEL = ModelCard("-", backend="")
 """For a claim that counts requests only."""
+
+
+def limits_of(exchange: Exchange, authorizer: Authorizer) -> Iterator[LimitRule]:
+    """The caller's, whatever the model. Looked up when the first is asked for: only while some window is known full."""
+    yield from authorizer.limits_of(exchange.principal, exchange.context)
 
 
 async def charged(

@@ -8,7 +8,7 @@ Knows the ports, not their implementations; standard library only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
@@ -23,7 +23,7 @@ from gateway.flow.budget import (
     rough_prompt_tokens,
     usage_cost,
 )
-from gateway.flow.charge import charged
+from gateway.flow.charge import charged, limits_of
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.first_byte import FirstByteFailed, at_once, backend_call, embedding
 from gateway.flow.growth import grow
@@ -107,7 +107,7 @@ class Pipeline:
         try:
             with BOUNDARY:
                 exchange = await self._authenticate(exchange, arrival, laps)
-                self._rate(self._any_limits_of(exchange))
+                self._rate(limits_of(exchange, self._authorizer))
                 exchange = await self._receive(exchange, arrival)
                 exchange = self._authorise(exchange, laps)
                 demand(known(exchange.asked))
@@ -356,10 +356,6 @@ class Pipeline:
             if not unaudited:
                 raise
         return instead
-
-    def _any_limits_of(self, exchange: Exchange) -> Iterator[LimitRule]:
-        """Looked up only when the limiter asks, which it does while some window is known to be full."""
-        yield from self._authorizer.limits_of(exchange.principal, exchange.context)
 
     async def _abandon(
         self, exchange: Exchange, outcome: Outcome, stream: AsyncIterator[Chunk] | None, *, told: bool
