@@ -6,7 +6,6 @@ beside it (`side`), where erasure may empty them without breaking the chain. Pur
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,6 +16,7 @@ from gateway.audit.canonical import CommitmentKey, canonical_json, storable
 from gateway.audit.columns import encode_side
 from gateway.audit.personal import commitments, labels
 from gateway.audit.public_path import public_path
+from gateway.audit.salts import SALTS
 from gateway.flow.context import RequestContext
 from gateway.flow.values import Principal
 
@@ -78,7 +78,7 @@ def caller(
         **{name: storable(value, 256) for name, value in (free_words or {}).items()},
     }
     personal = {name: value for name, value in values.items() if value is not None}
-    salt = secrets.token_bytes(16)
+    salt = SALTS.draw()
     who = {
         "tenant": text(principal.tenant, 256),
         "issuer": text(principal.issuer, 512),

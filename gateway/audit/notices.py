@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -14,6 +13,7 @@ from gateway.audit.event import SCHEMA_VERSION, Origin, Record, caller, filled, 
 from gateway.audit.flood import Bulk
 from gateway.audit.personal import ABOUT, about, commitments
 from gateway.audit.public_path import public_etag, public_path
+from gateway.audit.salts import SALTS
 from gateway.flow.values import ANONYMOUS, AdminEvent, Outcome
 
 
@@ -56,7 +56,7 @@ def admin_record(origin: Origin, event_id: UUID, now: datetime, event: AdminEven
 
 def bulk_record(origin: Origin, event_id: UUID, now: datetime, bulk: Bulk) -> Record:
     """One `aggregated` record for answers without records of their own. `request_id` is that of the first."""
-    salt = secrets.token_bytes(16)
+    salt = SALTS.draw()
     personal = {} if bulk.source is None else {"source_ip": storable(bulk.source, 64) or ""}
     refused = bulk.status >= 400
     document = {
@@ -102,7 +102,7 @@ def interrupted_record(
     outcome: Outcome = Outcome.INTERRUPTED,
 ) -> Record:
     """The completion of a request that has none: its process died, or what told of its end is lost."""
-    salt = secrets.token_bytes(16)
+    salt = SALTS.draw()
     who = {key: value for key, value in intent.get("who", {}).items() if key != "commit"}
     # What the intent says about others goes on with its own salt and the commitments in its decision.
     who["commit"] = commitments(origin.key, salt, {name: one for name, one in personal.items() if name not in ABOUT})

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import secrets
 from collections.abc import Mapping
 from typing import Any
 
 from gateway.audit.canonical import CommitmentKey, canonical_json, exact, storable
+from gateway.audit.salts import SALTS
 
 ABOUT_SALT = "about_salt"
 ABOUT = frozenset({"target", "reason", "detail", "approver", "diff", "before_etag", "policy_reason", ABOUT_SALT})
@@ -34,7 +34,7 @@ def about(key: CommitmentKey, values: Mapping[str, Any]) -> tuple[dict[str, Any]
     kept = {name: storable_json(value) for name, value in values.items() if value is not None}
     if not kept:
         return {}, {}
-    salt = secrets.token_bytes(16)
+    salt = SALTS.draw()
     return {**kept, ABOUT_SALT: base64.b64encode(salt).decode()}, commitments(key, salt, kept)
 
 
