@@ -6,7 +6,6 @@ gone, and why, and `verify` tells them from records that somebody removed.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -14,11 +13,11 @@ from typing import Any
 from uuid import UUID
 
 from gateway.audit.columns import encode_side
-from gateway.audit.event import SCHEMA_VERSION, Origin, Record, filled, finish
-from gateway.audit.personal import commitments
+from gateway.audit.event import Origin, Record, filled, finish, nobody, opening
+from gateway.audit.salts import SALTS
 from gateway.audit.segment import SUFFIX
 from gateway.audit.system_event import with_mac
-from gateway.flow.values import ANONYMOUS, Outcome
+from gateway.flow.values import Outcome
 
 ACTION = "audit.damage"
 """`what.action` of the record; its phase is `admin`, its request id the boot whose chain is damaged."""
@@ -40,6 +39,17 @@ class Damage:
     @property
     def file_name(self) -> str:
         return f"{self.segment:010d}{SUFFIX}"
+
+    def data(self) -> dict[str, Any]:
+        """As JSON, in the record and in the note of the quarantine; `damage_of` reads it."""
+        return {
+            "boot": str(self.boot_id),
+            "segment": self.segment,
+            "offset": self.start,
+            "bytes": self.end - self.start,
+            "first_seq": self.first_seq,
+            "records": self.records,
+        }
 
     def __str__(self) -> str:
         lost = "an unknown number of records" if self.records is None else f"{self.records} records"
@@ -69,37 +79,16 @@ def _bound(damage: Damage) -> float:
 
 
 def damage_record(origin: Origin, event_id: UUID, now: datetime, damage: Damage) -> Record:
-    salt = secrets.token_bytes(16)
+    salt = SALTS.draw()
     document = {
-        "schema": SCHEMA_VERSION,
-        "event_id": event_id,
-        "request_id": damage.boot_id,
-        "phase": "admin",
-        "node": origin.node_id,
-        "boot": origin.boot_id,
-        "ts": now,
-        "who": {
-            "tenant": ANONYMOUS.tenant,
-            "issuer": ANONYMOUS.issuer,
-            "kind": ANONYMOUS.kind,
-            "roles": [],
-            "commit": commitments(origin.key, salt, {}),
-        },
+        **opening(origin, event_id, damage.boot_id, now, "admin"),
+        "who": nobody(origin, salt, {}),
         "where": {"route": "-", "gateway_version": origin.gateway_version},
         "what": {"action": ACTION},
         "decision": {"effect": "error"},
         "result": {"outcome": Outcome.RECORD_LOST.value, "error_code": "audit_spool_damaged"},
         "admin": {"target": f"{damage.boot_id}/{damage.file_name}"},
-        "damage": filled(
-            {
-                "boot": damage.boot_id,
-                "segment": damage.segment,
-                "offset": damage.start,
-                "bytes": damage.end - damage.start,
-                "first_seq": damage.first_seq,
-                "records": damage.records,
-            }
-        ),
+        "damage": filled(damage.data()),
     }
     return finish(event_id, with_mac(origin.key, document), encode_side({}, salt))
 

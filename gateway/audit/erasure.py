@@ -39,7 +39,6 @@ RETURNING boot_id, node_seq
 """
 _QUARANTINE = "UPDATE audit_quarantine SET side = NULL WHERE convert_from(side, 'UTF8') ~ :pattern"
 
-
 RANGES_A_RECORD = 2000
 
 Tell = Callable[[dict[str, Any]], Awaitable[None]]
@@ -92,15 +91,12 @@ def facts_of(group: str, rows: Sequence[tuple[UUID, int]]) -> Iterator[dict[str,
 
 
 async def _emptied(connection: AsyncConnection, statement: str, values: Mapping[str, Any]) -> list[tuple[UUID, int]]:
-    named = {name: value for name, value in values.items() if f":{name}" in statement}
-    found = await connection.execute(sa.text(statement), named)
+    found = await connection.execute(sa.text(statement), values)
     return [(UUID(int=boot.int), seq) for boot, seq in found]
 
 
 async def _count(connection: AsyncConnection, statement: str, values: Mapping[str, Any]) -> int:
-    text = sa.text(statement)
-    named = {name: value for name, value in values.items() if f":{name}" in statement}
-    return (await connection.execute(text, named)).rowcount
+    return (await connection.execute(sa.text(statement), values)).rowcount
 
 
 def _pattern(name: str) -> str:

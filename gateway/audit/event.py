@@ -18,12 +18,11 @@ from gateway.audit.personal import commitments, labels
 from gateway.audit.public_path import public_path
 from gateway.audit.salts import SALTS
 from gateway.flow.context import RequestContext
-from gateway.flow.values import Principal
+from gateway.flow.values import ANONYMOUS, Principal
 
 SCHEMA_VERSION = 3
-"""1: targets, reasons and differences of `admin` records were hashed in the clear; 2: any purpose, data class, model
-name and reason of a rule was, and an
-erasure was not on record."""
+"""1: targets, reasons and differences of `admin` records were hashed in the clear. 2: so was any purpose, data class,
+model name and reason of a rule, and an erasure was not on record."""
 
 Phase = Literal["intent", "completion", "denied", "aggregated", "admin", "access", "system"]
 
@@ -97,16 +96,34 @@ def caller(
     return Caller(filled(who), salt, personal, encode_side(personal, salt))
 
 
-def head(origin: Origin, event_id: UUID, now: datetime, phase: Phase, context: RequestContext) -> dict[str, Any]:
-    """The fields every record starts with. Identifiers and times are written as text by the serialiser."""
+def opening(origin: Origin, event_id: UUID, request_id: UUID | str, now: datetime, phase: Phase) -> dict[str, Any]:
+    """The fields every record starts with. Identifiers and times are written as text by the serializer."""
     return {
         "schema": SCHEMA_VERSION,
         "event_id": event_id,
-        "request_id": context.request_id,
+        "request_id": request_id,
         "phase": phase,
         "node": origin.node_id,
         "boot": origin.boot_id,
         "ts": now,
+    }
+
+
+def nobody(origin: Origin, salt: bytes, personal: Mapping[str, Any]) -> dict[str, Any]:
+    """The `who` of a record that concerns no known caller."""
+    return {
+        "tenant": ANONYMOUS.tenant,
+        "issuer": ANONYMOUS.issuer,
+        "kind": ANONYMOUS.kind,
+        "roles": [],
+        "commit": commitments(origin.key, salt, personal),
+    }
+
+
+def head(origin: Origin, event_id: UUID, now: datetime, phase: Phase, context: RequestContext) -> dict[str, Any]:
+    """The opening of a record about a request, and where the request came in."""
+    return {
+        **opening(origin, event_id, context.request_id, now, phase),
         "where": filled(
             {
                 "route": text(public_path(context.route), 256),

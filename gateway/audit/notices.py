@@ -9,12 +9,12 @@ from uuid import UUID
 
 from gateway.audit.canonical import storable
 from gateway.audit.columns import encode_side
-from gateway.audit.event import SCHEMA_VERSION, Origin, Record, caller, filled, finish, head, text
+from gateway.audit.event import Origin, Record, caller, filled, finish, head, nobody, opening, text
 from gateway.audit.flood import Bulk
 from gateway.audit.personal import ABOUT, about, commitments
 from gateway.audit.public_path import public_etag, public_path
 from gateway.audit.salts import SALTS
-from gateway.flow.values import ANONYMOUS, AdminEvent, Outcome
+from gateway.flow.values import AdminEvent, Outcome
 
 
 def admin_record(origin: Origin, event_id: UUID, now: datetime, event: AdminEvent) -> Record:
@@ -60,20 +60,8 @@ def bulk_record(origin: Origin, event_id: UUID, now: datetime, bulk: Bulk) -> Re
     personal = {} if bulk.source is None else {"source_ip": storable(bulk.source, 64) or ""}
     refused = bulk.status >= 400
     document = {
-        "schema": SCHEMA_VERSION,
-        "event_id": event_id,
-        "request_id": bulk.sample,
-        "phase": "aggregated",
-        "node": origin.node_id,
-        "boot": origin.boot_id,
-        "ts": now,
-        "who": {
-            "tenant": ANONYMOUS.tenant,
-            "issuer": ANONYMOUS.issuer,
-            "kind": ANONYMOUS.kind,
-            "roles": [],
-            "commit": commitments(origin.key, salt, personal),
-        },
+        **opening(origin, event_id, bulk.sample, now, "aggregated"),
+        "who": nobody(origin, salt, personal),
         "where": {"route": bulk.route, "gateway_version": origin.gateway_version},
         "decision": filled(
             {
@@ -111,13 +99,7 @@ def interrupted_record(
     if not personal.keys() & ABOUT:
         decision.pop("commit", None)
     document = {
-        "schema": SCHEMA_VERSION,
-        "event_id": event_id,
-        "request_id": intent["request_id"],
-        "phase": "completion",
-        "node": origin.node_id,
-        "boot": origin.boot_id,
-        "ts": now,
+        **opening(origin, event_id, intent["request_id"], now, "completion"),
         "who": who,
         "where": {**intent.get("where", {}), "gateway_version": origin.gateway_version},
         "what": intent.get("what", {}),

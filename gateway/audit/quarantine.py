@@ -12,7 +12,6 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import orjson
 
@@ -64,7 +63,7 @@ def note(spool_dir: Path, damage: Damage) -> None:
     if damage in noted:
         return
     partial = path.with_suffix(".partial")
-    damages = [_plain(one) for one in (*noted, damage)]
+    damages = [one.data() for one in (*noted, damage)]
     partial.write_bytes(orjson.dumps({"damages": damages}, option=orjson.OPT_INDENT_2))
     partial.replace(path)
 
@@ -89,14 +88,3 @@ def _read(path: Path) -> tuple[Damage, ...]:
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         return tuple(damage_of({"damage": one}) for one in parse_json(path.read_bytes())["damages"])
     return ()
-
-
-def _plain(damage: Damage) -> dict[str, Any]:
-    return {
-        "boot": str(damage.boot_id),
-        "segment": damage.segment,
-        "offset": damage.start,
-        "bytes": damage.end - damage.start,
-        "first_seq": damage.first_seq,
-        "records": damage.records,
-    }

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 from gateway.audit.canonical import CommitmentKey, canonical_json, parse_json
-from gateway.audit.event import SCHEMA_VERSION, Origin, Record, finish
+from gateway.audit.event import Origin, Record, finish, opening
 from gateway.audit.heads import Head
 from gateway.flow.values import ANONYMOUS
 
-PHASE = "system"
+PHASE: Literal["system"] = "system"
 START, SEAL, RETAIN = "audit.start", "audit.seal", "audit.retain"
 REFUSED, ERASE = "audit.quarantine", "audit.erase"
 _MAC = "mac"
@@ -63,13 +63,7 @@ def tells_of_refused(rec: bytes) -> bool:
 
 def system_record(origin: Origin, event_id: UUID, now: datetime, action: str, facts: Mapping[str, Any]) -> Record:
     document: dict[str, Any] = {
-        "schema": SCHEMA_VERSION,
-        "event_id": event_id,
-        "request_id": event_id,
-        "phase": PHASE,
-        "node": origin.node_id,
-        "boot": origin.boot_id,
-        "ts": now,
+        **opening(origin, event_id, event_id, now, PHASE),
         "who": {"tenant": ANONYMOUS.tenant, "issuer": ANONYMOUS.issuer, "kind": "system", "roles": [], "commit": {}},
         "where": {"route": "-", "gateway_version": origin.gateway_version},
         "what": {"action": action},
