@@ -5,9 +5,9 @@ What a person should hear when a gateway starts, beside dead patterns. Refuses n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from gateway.access.problems import Problem, listed
+from gateway.access.problems import Problem, listed, warning
 from gateway.access.snapshot import Snapshot
 from gateway.access.vocabulary import INFERENCE_ACTIONS
 from gateway.flow.values import ModelCard
@@ -18,7 +18,7 @@ def currencies(snapshot: Snapshot) -> Iterator[Problem]:
     for index, limit_id, currency, covered in _money(snapshot):
         refused = sorted(card.id for card in covered if card.currency != currency and _priced(card))
         if refused:
-            yield _warning(
+            yield warning(
                 f"`{limit_id}` counts {currency}; it refuses what is priced in another currency: {listed(refused, 5)}",
                 ("limits", index),
                 "other",
@@ -32,7 +32,7 @@ def unpriced(snapshot: Snapshot) -> Iterator[Problem]:
         free = sorted(card.id for card in covered if not _priced(card))
         if free:
             what = "all that it covers" if len(free) == len(covered) else "some of what it covers"
-            yield _warning(
+            yield warning(
                 f"`{limit_id}` counts money, and {what} has no price, so it is never counted: {listed(free, 5)}",
                 ("limits", index),
                 "unpriced",
@@ -47,7 +47,7 @@ def nobody(snapshot: Snapshot) -> Iterator[Problem]:
     for action in INFERENCE_ACTIONS:
         granting |= snapshot.by_action.get(action) & ~snapshot.denies
     if real and not any(snapshot.by_model[card.id] & granting for card in real):
-        yield _warning(
+        yield warning(
             f"no rule grants any model of the catalogue: every request is refused and `GET /v1/models` is empty. The "
             f"models are {listed(sorted(card.id for card in real), 5)}",
             ("rules",),
@@ -69,7 +69,3 @@ def _money(snapshot: Snapshot) -> Iterator[tuple[int, str, str, list[ModelCard]]
 
 def _priced(card: ModelCard) -> bool:
     return bool(card.price_in_micro or card.price_out_micro)
-
-
-def _warning(message: str, path: Iterable[str | int], kind: str, hint: str) -> Problem:
-    return Problem(message, None, tuple(path), hint, "warning", kind)  # type: ignore[arg-type]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from gateway.access.budget_lint import currencies, nobody, unpriced
 from gateway.access.departments import unchecked_departments
 from gateway.access.patterns import compile_pattern
-from gateway.access.problems import Path, Problem, nearest
+from gateway.access.problems import Path, Problem, nearest, warning
 from gateway.access.snapshot import CompiledRule, Snapshot
 
 MAX_SHADOW_RULES = 1000
@@ -38,10 +38,6 @@ def startup_warnings(snapshot: Snapshot, *, seals_content: bool = True) -> list[
     ]
 
 
-def _warning(message: str, path: Path, kind: str, hint: str | None = None) -> Problem:
-    return Problem(message, None, path, hint, "warning", kind)  # type: ignore[arg-type]
-
-
 def _dead_patterns(snapshot: Snapshot) -> Iterator[Problem]:
     if not snapshot.catalog:
         return
@@ -56,7 +52,7 @@ def _dead_patterns(snapshot: Snapshot) -> Iterator[Problem]:
 
     for path, text in _patterns(snapshot):
         if is_dead(text):
-            yield _warning(f"`{text}` matches no model of the catalogue", path, "dead_pattern", nearest(text, ids))
+            yield warning(f"`{text}` matches no model of the catalogue", path, "dead_pattern", nearest(text, ids))
 
 
 def _patterns(snapshot: Snapshot) -> Iterator[tuple[Path, str]]:
@@ -84,7 +80,7 @@ def _shadowed(snapshot: Snapshot) -> Iterator[Problem]:
             wider = next((o for o in grants if o is not rule and _covers(snapshot, o, rule) and _first(o, rule)), None)
         if wider is None or (wider.deny and rule.deny and not _first(wider, rule)):
             continue
-        yield _warning(
+        yield warning(
             f"`{rule.id}` can never decide: `{wider.id}` covers every case of it",
             ("rules", places[rule.id]),
             "shadowed",
@@ -132,7 +128,7 @@ def _empty_roles(snapshot: Snapshot) -> Iterator[Problem]:
     for name in snapshot.document.roles:
         inherited_by = any(name in closure for role, closure in snapshot.closures.items() if role != name)
         if not (snapshot.closures[name] & granting) and not inherited_by:
-            yield _warning(f"role `{name}` gives nothing: no allow rule names it", ("roles", name), "empty_role")
+            yield warning(f"role `{name}` gives nothing: no allow rule names it", ("roles", name), "empty_role")
 
 
 STORING = ("encrypted", "redacted")
@@ -142,7 +138,7 @@ STORING = ("encrypted", "redacted")
 def _unsealed(snapshot: Snapshot) -> Iterator[Problem]:
     for index, rule in enumerate(snapshot.document.rules):
         if rule.obligations is not None and rule.obligations.content_logging in STORING:
-            yield _warning(
+            yield warning(
                 f"`{rule.id}` wants content stored, and this gateway has no key: its requests will be refused",
                 ("rules", index, "obligations", "contentLogging"),
                 "other",

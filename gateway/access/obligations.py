@@ -7,6 +7,7 @@ Strictest means: the smallest output, the strongest guardrail and redaction, the
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 from gateway.access.document import ObligationSpec
 from gateway.access.vocabulary import (
@@ -19,6 +20,7 @@ from gateway.access.vocabulary import (
 from gateway.flow.values import Obligations
 
 NOTHING = Obligations()
+T = TypeVar("T")
 
 
 def merge_obligations(specs: Iterable[ObligationSpec | None]) -> tuple[Obligations, frozenset[str]]:
@@ -32,24 +34,18 @@ def merge_obligations(specs: Iterable[ObligationSpec | None]) -> tuple[Obligatio
     priorities = [spec.priority for spec in written if spec.priority is not None]
     merged = Obligations(
         max_output_tokens=min(caps, default=None),
-        content_logging=_strongest(  # type: ignore[arg-type]
-            LOGGING_ORDER, [spec.content_logging for spec in written], NOTHING.content_logging
-        ),
-        redaction=_strongest(REDACTION_ORDER, [spec.redaction for spec in written], NOTHING.redaction),  # type: ignore[arg-type]
+        content_logging=_strongest(LOGGING_ORDER, [spec.content_logging for spec in written], NOTHING.content_logging),
+        redaction=_strongest(REDACTION_ORDER, [spec.redaction for spec in written], NOTHING.redaction),
         guardrails=_strongest(GUARDRAIL_ORDER, [spec.guardrails for spec in written], NOTHING.guardrails),
         require_locality=min(localities, default=None),
-        prefix_cache=_strongest(  # type: ignore[arg-type]
-            PREFIX_CACHE_ORDER, [spec.prefix_cache for spec in written], NOTHING.prefix_cache
-        ),
-        cached_tokens=_strongest(  # type: ignore[arg-type]
-            CACHED_TOKENS_ORDER, [spec.cached_tokens for spec in written], NOTHING.cached_tokens
-        ),
+        prefix_cache=_strongest(PREFIX_CACHE_ORDER, [spec.prefix_cache for spec in written], NOTHING.prefix_cache),
+        cached_tokens=_strongest(CACHED_TOKENS_ORDER, [spec.cached_tokens for spec in written], NOTHING.cached_tokens),
         priority=max(priorities, default=NOTHING.priority),
         share_weight=min(weights, default=NOTHING.share_weight),
     )
     return merged, localities
 
 
-def _strongest(order: Sequence[str], stated: Sequence[str | None], default: str) -> str:
+def _strongest(order: Sequence[T], stated: Sequence[T | None], default: T) -> T:
     ranks = [order.index(value) for value in stated if value is not None]
     return order[max(ranks)] if ranks else default

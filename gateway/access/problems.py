@@ -12,6 +12,21 @@ from gateway.errors import ConfigError
 Path = tuple[str | int, ...]
 
 
+Kind = Literal[
+    "unknown_field",
+    "invalid",
+    "failing_test",
+    "dead_pattern",
+    "shadowed",
+    "empty_role",
+    "own_gain",
+    "unpriced",
+    "no_model_use",
+    "department",
+    "other",
+]
+
+
 @dataclass(frozen=True, slots=True)
 class Spot:
     """A place in a text; both count from 1."""
@@ -29,19 +44,7 @@ class Problem:
     path: Path = ()
     hint: str | None = None
     severity: Literal["error", "warning"] = "error"
-    kind: Literal[
-        "unknown_field",
-        "invalid",
-        "failing_test",
-        "dead_pattern",
-        "shadowed",
-        "empty_role",
-        "own_gain",
-        "unpriced",
-        "no_model_use",
-        "department",
-        "other",
-    ] = "invalid"
+    kind: Kind = "invalid"
 
     @property
     def pointer(self) -> str:
@@ -61,6 +64,10 @@ class Problem:
         pointer = f"`{self.pointer}`: " if self.path else ""
         warning = "warning: " if self.severity == "warning" else ""
         return f"{where}: {warning}{pointer}{self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
+
+
+def warning(message: str, path: Path, kind: Kind, hint: str | None = None) -> Problem:
+    return Problem(message, None, path, hint, "warning", kind)
 
 
 class PolicyInvalid(ConfigError):

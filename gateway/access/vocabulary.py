@@ -31,11 +31,11 @@ CachedTokens = Literal["show", "hide"]
 INFERENCE_ACTIONS: tuple[str, ...] = get_args(InferenceAction)
 ADMIN_ACTIONS: tuple[str, ...] = get_args(AdminAction)
 DATA_CLASSES: tuple[str, ...] = get_args(DataClass)
-REDACTION_ORDER: tuple[str, ...] = get_args(Redaction)
-GUARDRAIL_ORDER: tuple[str, ...] = get_args(Guardrails)
-LOGGING_ORDER: tuple[str, ...] = get_args(ContentLogging)
-PREFIX_CACHE_ORDER: tuple[str, ...] = get_args(PrefixCache)
-CACHED_TOKENS_ORDER: tuple[str, ...] = get_args(CachedTokens)
+REDACTION_ORDER: tuple[Redaction, ...] = get_args(Redaction)
+GUARDRAIL_ORDER: tuple[Guardrails, ...] = get_args(Guardrails)
+LOGGING_ORDER: tuple[ContentLogging, ...] = get_args(ContentLogging)
+PREFIX_CACHE_ORDER: tuple[PrefixCache, ...] = get_args(PrefixCache)
+CACHED_TOKENS_ORDER: tuple[CachedTokens, ...] = get_args(CachedTokens)
 
 SIGNED_IN_ONLY = "policy.approve"
 """The action of a second person: of somebody who signed in, never of a machine, whatever a rule says."""
