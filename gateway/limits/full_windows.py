@@ -18,11 +18,11 @@ from gateway.limits.wording import refusal_text
 REMEMBER_S = 2.0
 """How long a full window is believed without asking; a reset or a raised limit is seen after that."""
 MAX_WINDOWS = 10_000
+_WINDOW = ("scope", "window", "window_s", "sliding", "tz", "currency", "on_store_error")
 
 
 @dataclass(frozen=True, slots=True)
 class _Full:
-    rule: LimitRule
     refusal: Refusal
     bound: BoundRule
     verdict: LimitVerdict
@@ -47,7 +47,7 @@ class FullWindows:
         rule = bound.rule
         ends_s = now_s + _full_for_ms(refusal, bound) / 1000
         told = replace(verdict, reason=refusal_text(rule, bound.window, refusal, measured=False))
-        self._full[rule.id, rule.scope_key] = _Full(rule, refusal, bound, told, now_s + REMEMBER_S, ends_s)
+        self._full[rule.id, rule.scope_key] = _Full(refusal, bound, told, now_s + REMEMBER_S, ends_s)
 
     def forget(self, rules: Sequence[LimitRule]) -> None:
         for rule in rules:
@@ -99,11 +99,8 @@ def _full_for_ms(refusal: Refusal, bound: BoundRule) -> int:
 def _same_window(full: _Full, rule: LimitRule) -> bool:
     """Whether `rule` still sets the limit that was seen used up. What else it limits is another matter: the claim of a
     refused request asks for the number of requests alone."""
-    seen, quantity = full.rule, full.refusal.quantity
+    seen, quantity = full.bound.rule, full.refusal.quantity
     if seen == rule:
         return True
     limit = "cost_micro" if quantity == "cost" else quantity
     return all(getattr(seen, name) == getattr(rule, name) for name in (limit, *_WINDOW))
-
-
-_WINDOW = ("scope", "window", "window_s", "sliding", "tz", "currency", "on_store_error")

@@ -86,8 +86,9 @@ class LocalStore:
         return self._free_expired(self._now_ms(), most)
 
     async def release(self, holder: str) -> int:
-        """Local claims die with their process."""
-        return sum([self.settle_now(Settlement(n, 0, 0, 0, ())) for n in self._leases if n.startswith(f"{holder}.")])
+        """Those of another process died with it: here are only the caller's own."""
+        held = [name for name in self._leases if name.startswith(f"{holder}.")]
+        return sum(self.settle_now(Settlement(name, 0, 0, 0, ())) for name in held)
 
     async def read(self, rules: Sequence[LimitRule]) -> tuple[tuple[BoundRule, Tally], ...]:
         bounds = self.binder.bind_all(rules, self._now_ms())

@@ -6,8 +6,10 @@ import os
 import signal
 
 from gateway.flow.values import LimitRule
+from gateway.limits.local import LocalStore
 from gateway.local.valkey import PrivateValkey
-from tests.fakes.limit_claims import rule, used
+from tests.fakes.limit_claims import claim, rule, used
+from tests.fakes.manual_clock import ManualClock
 from tests.gateway.limits.conftest import MakeLimiter
 from tests.gateway.limits.test_outage import until
 from tests.gateway.limits.test_service import ask, hold
@@ -42,6 +44,15 @@ async def test_the_claims_of_living_replicas_stay_held(make_limiter: MakeLimiter
     await hold(living, slots())
     successor = await make_limiter(holder="boot2", dead_holders=["boot1"])
     ((_, tally),) = await successor.usage([slots()])
+    assert tally.in_flight == 1
+
+
+async def test_the_store_in_memory_releases_all_claims_of_a_holder_and_no_others() -> None:
+    store = LocalStore(clock=ManualClock(), prefix="t")
+    for name in ("boot1.a", "boot1.b", "boot10.a"):
+        store.reserve_now(claim(id=name), [slots()])
+    assert await store.release("boot1") == 2
+    ((_, tally),) = await store.read([slots()])
     assert tally.in_flight == 1
 
 
