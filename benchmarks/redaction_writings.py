@@ -147,7 +147,7 @@ MARKUP = (
     Writing("asterisk inside", _inside("*")),
     Writing("bar inside", _inside("|")),
     Writing("joined strings", _inside('" + "')),
-    Writing("terminal colour inside", _inside("\x1b[0m"), all_kinds=True),
+    Writing("terminal color inside", _inside("\x1b[0m"), all_kinds=True),
     Writing("deleted sign inside", _inside("x\x08"), all_kinds=True),
 )
 UNSEEN = tuple(

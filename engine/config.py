@@ -35,7 +35,7 @@ class EngineConfig:
     prefill_tokens_beside_decode: int = 0
     """Most prefill tokens of all requests in a step that also decodes (bounds inter-token time); 0: no extra cap."""
     mixed_step_factor: float = 2.2
-    """A step that prefills beside running answers may take that many times a step that only decodes (learnt from the
+    """A step that prefills beside running answers may take that many times a step that only decodes (learned from the
     clock; more where more wait than answer); 0: no pacing. `LLMEngine` never paces: nobody reads between its tokens."""
     enable_prefix_caching: bool = True
     cache_salt_required: bool = True

@@ -30,7 +30,7 @@ class SequenceView(Protocol):
     grammar: Any
     """A compiled matcher (see engine/grammar.py) or None."""
     bad_word_ids: tuple[tuple[int, ...], ...]
-    """Tokenised bad words."""
+    """Tokenized bad words."""
 
 
 class Work(NamedTuple):

@@ -57,7 +57,7 @@ class ChatTokenizer:
         return cls(vocabulary, config.vocab_size)
 
     def encode(self, text: str, add_special_tokens: bool = False, most: int | None = None) -> list[int]:
-        """Control tokens in `text` are recognised; `add_special_tokens` prepends BOS where the model wants it.
+        """Control tokens in `text` are recognized; `add_special_tokens` prepends BOS where the model wants it.
 
         Raises TextTooLong for more than `most` tokens, at a cost that does not grow with the text.
         """

@@ -48,7 +48,7 @@ _END_OF_TURN = (
     "<end_of_turn>",
     "<|eom_id|>",
 )
-"""Control tokens that end an answer in the supported families, as llama.cpp recognises them."""
+"""Control tokens that end an answer in the supported families, as llama.cpp recognizes them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -239,7 +239,7 @@ class Ops(Protocol):
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> KVCache:
-        """Uninitialised storage. Ops never read a slot that was not written."""
+        """Uninitialized storage. Ops never read a slot that was not written."""
 
     def kv_write(self, cache: KVCache, key: Tensor, value: Tensor, slot_mapping: Tensor) -> None:
         """Store `key`/`value [rows, kv_heads, dim]` at `slot = block*block_size + offset` (int64); -1 skips the row."""
@@ -300,7 +300,7 @@ class Ops(Protocol):
         is written and returned, to spare the system fresh pages for a large result."""
 
     def embedding(self, ids: Tensor, table: Weight, dtype: torch.dtype | None = None) -> Tensor:
-        """Rows `ids` (int64 `[n]`) of `table`, dequantised if need be. An id out of range raises `KernelError`."""
+        """Rows `ids` (int64 `[n]`) of `table`, dequantized if need be. An id out of range raises `KernelError`."""
 
     def pack_stack(
         self, layers: Sequence[DecoderLayer], caches: Sequence[KVCache], cos: Tensor, sin: Tensor

@@ -12,7 +12,7 @@ MODEL_TYPES = {"LlamaForCausalLM": "llama", "Qwen2ForCausalLM": "qwen2"}
 
 
 def hugging_face_directory(model: Path, scratch: Path) -> Path:
-    """A directory that transformers and vLLM load: our own reading of `model`, dequantised to bf16.
+    """A directory that transformers and vLLM load: our own reading of `model`, dequantized to bf16.
 
     Raises `EngineError` when the file cannot be read, `KeyError` for a family the peers are not measured on.
     """

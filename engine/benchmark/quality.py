@@ -1,6 +1,6 @@
-"""What a quantisation costs in quality: perplexity of one text through the engine's own prompt log-probabilities.
+"""What a quantization costs in quality: perplexity of one text through the engine's own prompt log-probabilities.
 
-`python -m engine.benchmark.quality < job.json > row.json` measures one quantisation; `compare` runs one process each.
+`python -m engine.benchmark.quality < job.json > row.json` measures one quantization; `compare` runs one process each.
 The text (`text_sample.txt`: English and Spanish prose, dialogue, Python, SQL, JSON) was written for this repository.
 """
 
@@ -27,7 +27,7 @@ BLOCK_TOKENS = 16
 def compare(job: Mapping[str, Any], quantizations: Sequence[str], say: Say) -> dict[str, Any]:
     """bf16, then each of `quantizations`. `over_bf16` is the perplexity divided by that of bf16.
 
-    Raises `BenchmarkError` for a quantisation that does not exist or cannot be measured with this model.
+    Raises `BenchmarkError` for a quantization that does not exist or cannot be measured with this model.
     """
     unknown = [name for name in quantizations if name not in QUANTIZATIONS]
     if unknown:

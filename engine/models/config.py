@@ -47,7 +47,7 @@ class MoeParameters:
     num_experts: int
     experts_per_token: int
     intermediate_size: int
-    normalise_weights: bool
+    normalize_weights: bool
     dense_layers: frozenset[int] = frozenset()
     """Layers with an ordinary feed-forward block."""
 
@@ -206,6 +206,6 @@ def _moe(raw: Mapping[str, Any], architecture: str, num_layers: int) -> MoeParam
         num_experts=_count({"num_experts": num_experts}, "num_experts"),
         experts_per_token=int(raw["num_experts_per_tok"]),
         intermediate_size=int(raw.get("moe_intermediate_size") or raw["intermediate_size"]),
-        normalise_weights=bool(raw.get("norm_topk_prob", architecture.startswith("Mixtral"))),
+        normalize_weights=bool(raw.get("norm_topk_prob", architecture.startswith("Mixtral"))),
         dense_layers=frozenset(dense),
     )

@@ -24,7 +24,7 @@ class RotaryTables:
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """`qkv` stacks q, k and v along its outputs; `q_norm` and `k_norm` normalise heads where the family does."""
+    """`qkv` stacks q, k and v along its outputs; `q_norm` and `k_norm` normalize heads where the family does."""
 
     qkv: PackedLinear
     o: PackedLinear
@@ -105,7 +105,7 @@ def mix_experts(ops: Ops, weights: ExpertBlock, hidden: Tensor, moe: MoeParamete
     """
     probabilities = ops.linear(hidden, weights.router, out_dtype=torch.float32).softmax(dim=-1)
     shares, chosen = probabilities.topk(moe.experts_per_token, dim=-1)
-    if moe.normalise_weights:
+    if moe.normalize_weights:
         shares = shares / shares.sum(dim=-1, keepdim=True)
     mixed = torch.zeros_like(hidden, dtype=torch.float32)
     for expert in sorted(set(chosen.flatten().tolist())):

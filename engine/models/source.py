@@ -1,6 +1,6 @@
 """Where layers get their weights from: checkpoint tensors packed for the chosen back end, device and precision.
 
-Owns the choice between dense and quantised reading. Knows the ops' `pack_linear`, no family and no forward pass.
+Owns the choice between dense and quantized reading. Knows the ops' `pack_linear`, no family and no forward pass.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kernels.contracts import KernelError, Ops, PackedLinear, Weight
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """`quantization` None keeps dense weights in `dtype`; `gguf` keeps the file's codes; others quantise on load."""
+    """`quantization` None keeps dense weights in `dtype`; `gguf` keeps the file's codes; others quantize on load."""
 
     checkpoint: Checkpoint
     ops: Ops
@@ -43,7 +43,7 @@ class WeightSource:
         return self.pack(weights, stacked_bias)
 
     def dense_linear(self, name: str, rows: int, columns: int) -> PackedLinear:
-        """Never quantised: for a router, whose rounding would change which experts run."""
+        """Never quantized: for a router, whose rounding would change which experts run."""
         weight = self.checkpoint.take(f"{name}.weight", (rows, columns), self.dtype).to(self.device)
         return self.ops.pack_linear(weight, None, self.dtype)
 

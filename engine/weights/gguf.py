@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import UnsupportedModel, WeightsMismatch
-from engine.weights.dequantise import dequantise
+from engine.weights.dequantize import dequantize
 from engine.weights.gguf_file import GgufFile, TensorEntry, read_gguf
 from kernels.contracts import QuantizedWeight
 
@@ -91,7 +91,7 @@ class GgufWeights:
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
         entry = self._entries[name]
-        return self._restore(name, dequantise(self._raw(entry), entry.type, entry.shape, dtype))
+        return self._restore(name, dequantize(self._raw(entry), entry.type, entry.shape, dtype))
 
     def read_codes(self, name: str) -> QuantizedWeight:
         """The blocks of a matrix as they are in the file, rows in the model's order."""

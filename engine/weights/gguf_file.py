@@ -1,6 +1,6 @@
 """The GGUF container: metadata and the tensor directory of one file, mapped into memory.
 
-Owns the byte layout of GGUF versions 2 and 3 (little endian) and nothing else: no names, no dequantisation, no torch.
+Owns the byte layout of GGUF versions 2 and 3 (little endian) and nothing else: no names, no dequantization, no torch.
 A reader of our own because metadata of a 150k-token vocabulary must be read in tenths of a second, not in seconds.
 Source: the GGUF specification (ggml/docs/gguf.md).
 """

@@ -69,7 +69,7 @@ class Checkpoint:
         return tensor
 
     def take_codes(self, name: str, shape: tuple[int, int]) -> QuantizedWeight:
-        """The quantised blocks of the matrix `name`, unchanged. Raises UnsupportedModel when the file has none."""
+        """The quantized blocks of the matrix `name`, unchanged. Raises UnsupportedModel when the file has none."""
         self._require(name)
         if not isinstance(self._reader, GgufWeights):
             raise UnsupportedModel(f"{self.path.name} holds no GGUF codes", hint="drop `--quantization gguf`")

@@ -21,7 +21,7 @@ from gateway.flow.values import Decision, Effect, ModelCard, Principal
 
 MAX_SETTLED = 4096
 GRANTED = "permitted by policy"
-REFUSED = "your organisation's policy refuses this"
+REFUSED = "your organization's policy refuses this"
 UNMET = {
     "clients": "not from this application",
     "dataClass": "not for this data class",

@@ -1,7 +1,7 @@
 """Obligations of all matched grants, merged to the strictest. Pure.
 
 Strictest means: the smallest output, the strongest guardrail and redaction, the fullest evidence (`encrypted` over
-`none`), the least precedence. Two different localities cannot both be honoured; the evaluator refuses then.
+`none`), the least precedence. Two different localities cannot both be honored; the evaluator refuses then.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ def _situation(at: datetime, **known: Any) -> Situation:
 
 
 def _addresses(conditions: Iterable[Condition]) -> list[str | None]:
-    """Both ends of every network and their neighbours outside, and no address at all."""
+    """Both ends of every network and their neighbors outside, and no address at all."""
     found: list[str | None] = [None]
     for network in {network for one in conditions for network in one.networks or ()}:
         first, last = network.network_address, network.broadcast_address

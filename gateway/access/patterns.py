@@ -1,6 +1,6 @@
 """Which models a rule names: exact ids, `*` as a whole segment or at the end of one, labels. Pure.
 
-Patterns meet catalogue ids only, never a caller's raw string, and never fold case or normalise.
+Patterns meet catalogue ids only, never a caller's raw string, and never fold case or normalize.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ _TURNED = (
     ("no rule grants you ", "no rule grants "),
     ("your clearance", "the caller's clearance"),
     ("your roles", "the caller's roles"),
-    ("your organisation's", "the organisation's"),
+    ("your organization's", "the organization's"),
 )
 
 

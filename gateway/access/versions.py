@@ -1,4 +1,4 @@
-"""Values of the version history: who wrote which policy when. No behaviour, no SQL."""
+"""Values of the version history: who wrote which policy when. No behavior, no SQL."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Origin = Literal["seed", "change", "restore", "binding"]
 class Author:
     """The verified identity behind a version; `display` is only for people to read.
 
-    `people` are all names by which the human behind it can be recognised: the identity itself, the digest that its
+    `people` are all names by which the human behind it can be recognized: the identity itself, the digest that its
     provider gives for the person, and the same two of the owner of a service account.
     """
 

@@ -1,4 +1,4 @@
-"""Bodies and answers of the identity resources: service accounts, API keys, revocations. Shapes only, no behaviour."""
+"""Bodies and answers of the identity resources: service accounts, API keys, revocations. Shapes only, no behavior."""
 
 from __future__ import annotations
 

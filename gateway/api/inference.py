@@ -1,6 +1,6 @@
 """The ASGI endpoint of every route that runs a model: body in, answer out, streamed or whole.
 
-One class for all of them, so that authorisation, limits and audit cannot differ between routes.
+One class for all of them, so that authorization, limits and audit cannot differ between routes.
 """
 
 from __future__ import annotations

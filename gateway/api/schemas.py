@@ -1,7 +1,7 @@
 """What a caller may send to the OpenAI-shaped routes: strict types, hard ranges, nothing unknown.
 
-The allow-list is the defence against parameters that steer routing, templates or files (T21) and against sampling
-abuse (T26). Everything accepted here is honoured by the local engine; a backend refuses what it cannot honour.
+The allow-list is the defense against parameters that steer routing, templates or files (T21) and against sampling
+abuse (T26). Everything accepted here is honored by the local engine; a backend refuses what it cannot honor.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TextPart(Strict):
 
 
 class OtherPart(Strict):
-    """Recognised only to refuse it with the right reason."""
+    """Recognized only to refuse it with the right reason."""
 
     type: Literal["image_url", "input_audio", "file", "video_url", "audio_url", "refusal"]
     image_url: Any = None

@@ -27,7 +27,7 @@ _OPTIONS = orjson.OPT_SORT_KEYS | orjson.OPT_UTC_Z
 
 
 def canonical_json(document: dict[str, Any]) -> bytes:
-    """Serialise once, for hashing. Lone surrogates cannot be UTF-8: they become U+FFFD and `sanitized` says so."""
+    """Serialize once, for hashing. Lone surrogates cannot be UTF-8: they become U+FFFD and `sanitized` says so."""
     try:
         return orjson.dumps(document, option=_OPTIONS)
     except TypeError:

@@ -116,5 +116,5 @@ audit_quarantine = sa.Table(
 
 
 def plain(row: sa.RowMapping) -> dict[str, Any]:
-    """Built-in kinds of text and UUID: the drivers' own subclasses of both are refused by serialisers."""
+    """Built-in kinds of text and UUID: the drivers' own subclasses of both are refused by serializers."""
     return {str(name): UUID(int=value.int) if isinstance(value, UUID) else value for name, value in row.items()}

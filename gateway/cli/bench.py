@@ -82,7 +82,7 @@ def quality(
     threads: int | None = typer.Option(None, min=1, help="Torch threads; default: the cores of this process."),
     as_json: bool = typer.Option(False, "--json", help="JSON on stdout."),
 ) -> None:
-    """Perplexity of a text per quantisation, and divided by that of bf16 (`over_bf16`).
+    """Perplexity of a text per quantization, and divided by that of bf16 (`over_bf16`).
 
     Example: esclusa bench quality --quantization int8,int4,gguf --json
     """

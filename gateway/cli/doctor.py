@@ -69,8 +69,8 @@ def _render(findings: list[Finding]) -> None:
 
     console = Console(highlight=False)
     for finding in findings:
-        colour, sign = SIGNS[finding.state]
-        console.print(f"[{colour}]{sign}[/{colour}] {finding.check:18} {finding.found}", soft_wrap=True)
+        color, sign = SIGNS[finding.state]
+        console.print(f"[{color}]{sign}[/{color}] {finding.check:18} {finding.found}", soft_wrap=True)
         if finding.state != "ok":
             console.print(f"     {'expected':18} {finding.wanted}", soft_wrap=True)
             console.print(f"     {'fix':18} {finding.fix}", soft_wrap=True)

@@ -109,7 +109,7 @@ class Pipeline:
                 exchange = await self._authenticate(exchange, arrival, laps)
                 self._rate(limits_of(exchange, self._authorizer))
                 exchange = await self._receive(exchange, arrival)
-                exchange = self._authorise(exchange, laps)
+                exchange = self._authorize(exchange, laps)
                 demand(known(exchange.asked))
                 self._rate(known(exchange.asked).limits)
                 exchange = await inspected(self._inspector, exchange, known(exchange.asked), laps)
@@ -119,7 +119,7 @@ class Pipeline:
                 for hop, card in enumerate(candidates):
                     stream = None
                     try:
-                        exchange = self._authorise_target(exchange, card)
+                        exchange = self._authorize_target(exchange, card)
                         demand(known(exchange.decision))
                         exchange = await inspected(self._inspector, exchange, known(exchange.decision), laps)
                         demand_clean(exchange.inspection)
@@ -162,7 +162,7 @@ class Pipeline:
         request = await arrival.receive()
         return grow(exchange, request=request, prompt_digest=prompt_digest(request))
 
-    def _authorise(self, exchange: Exchange, laps: Laps) -> Exchange:
+    def _authorize(self, exchange: Exchange, laps: Laps) -> Exchange:
         """On the model as asked: refuses early, and tells hidden from forbidden."""
         request, started = known(exchange.request), laps.now()
         card = self._card(request.model)
@@ -202,7 +202,7 @@ class Pipeline:
             and self._authorizer.decide(principal, action, card, context).allowed
         )
 
-    def _authorise_target(self, exchange: Exchange, card: ModelCard) -> Exchange:
+    def _authorize_target(self, exchange: Exchange, card: ModelCard) -> Exchange:
         """Again on the resolved model, at every hop: an alias, a fallback or a router never widens a right."""
         asked, request = known(exchange.asked), known(exchange.request)
         if card.id == request.model and asked.policy_version == self._authorizer.version:

@@ -144,7 +144,7 @@ class Router(Protocol):
 
 class Catalog(Protocol):
     def get(self, model_id: str) -> ModelCard | None:
-        """Exact, case-sensitive lookup; never normalises the caller's string."""
+        """Exact, case-sensitive lookup; never normalizes the caller's string."""
         ...
 
     def all(self) -> tuple[ModelCard, ...]: ...

@@ -23,7 +23,7 @@ class Message:
 class GenerationParams:
     """What the caller asked of the sampler. `None` means "the model's default".
 
-    Ranges are checked by the API; a backend refuses what it cannot honour instead of ignoring it.
+    Ranges are checked by the API; a backend refuses what it cannot honor instead of ignoring it.
     """
 
     max_tokens: int | None = None

@@ -186,7 +186,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Everything known about one request so far. Grown with `dataclasses.replace`; audit serialises it."""
+    """Everything known about one request so far. Grown with `dataclasses.replace`; audit serializes it."""
 
     context: RequestContext
     request: ChatRequest | None = None

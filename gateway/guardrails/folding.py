@@ -14,7 +14,7 @@ from gateway.guardrails.lookalikes import plain_form
 _CHANGED_LATIN_1 = bytes(code for code in range(256) if code not in b"\t\n\r" and plain_form(chr(code)) != chr(code))
 _ESCAPES = re.compile(r"\\[nrt]")
 _TERMINAL = re.compile(r"\x1b\[[0-9;]{0,16}[A-Za-z]")
-"""Colours and movements of a terminal, as they stand in copied logs."""
+"""Colors and movements of a terminal, as they stand in copied logs."""
 _DELETED = re.compile(r"[^\n\x08]\x08")
 _RAISED = "\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u2080-\u2089"
 _NOTES = re.compile(f"(?<=[0-9A-Za-z])[{_RAISED}]+")

@@ -54,7 +54,7 @@ def spawn(
 class Tie:
     """Ends a store when this process dies, however it dies: `kill -9` leaves no server behind in the background.
 
-    A small shell waits at the other end of a pipe. The marker keeps it from signalling a stranger that got the number
+    A small shell waits at the other end of a pipe. The marker keeps it from signaling a stranger that got the number
     of a store which had ended before.
     """
 

@@ -68,7 +68,7 @@ class PrivatePostgres(PrivateServer):
         run_as = self._run_as()
         binaries = self._binaries(run_as)
         if not self._data.exists():
-            self._initialise(binaries, run_as)
+            self._initialize(binaries, run_as)
         self._clear_orphan()
         deadline = time.monotonic() + timeout_s
         while True:
@@ -128,7 +128,7 @@ class PrivatePostgres(PrivateServer):
         # The number may belong to another program by now; Postgres would take that one for itself.
         status.unlink(missing_ok=True)
 
-    def _initialise(self, binaries: Path, run_as: _RunAs | None) -> None:
+    def _initialize(self, binaries: Path, run_as: _RunAs | None) -> None:
         """Into a second folder first, so that a half-made cluster is never taken for a whole one."""
         fresh = self._root / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
@@ -180,7 +180,7 @@ class PrivatePostgres(PrivateServer):
         )
         if done.returncode != 0:
             report = (done.stdout + done.stderr).decode(errors="replace").strip()[-2000:]
-            raise LocalStoreError(f"the private Postgres could not be initialised:\n{report}")
+            raise LocalStoreError(f"the private Postgres could not be initialized:\n{report}")
 
     def _run_as(self) -> _RunAs | None:
         """As root: the owner of the existing data, else a user without rights that is already there."""

@@ -14,7 +14,7 @@ DEFAULT_WINDOW = 4096
 
 
 class ModelCatalog:
-    """Implements `flow.ports.Catalog`. Lookup is exact: no case folding, trimming or Unicode normalisation (T14)."""
+    """Implements `flow.ports.Catalog`. Lookup is exact: no case folding, trimming or Unicode normalization (T14)."""
 
     def __init__(self, cards: Iterable[ModelCard]) -> None:
         """Raises `ConfigError` when two models share an id."""

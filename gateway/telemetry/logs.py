@@ -1,7 +1,7 @@
 """Structured logs on stderr: one JSON object a line, with secrets scrubbed whatever the caller did.
 
 Configured once by `serve`; everything else uses the standard `logging` names below `esclusa`. Prompts and answers are
-never given to a logger; the scrubber is the second line of defence, for tokens and keys inside other texts.
+never given to a logger; the scrubber is the second line of defense, for tokens and keys inside other texts.
 """
 
 from __future__ import annotations

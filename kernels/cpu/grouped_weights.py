@@ -54,7 +54,7 @@ def regroup(weight: QuantizedWeight) -> GroupedWeight:
     )
 
 
-def quantise_int4(weight: Tensor) -> GroupedWeight:
+def quantize_int4(weight: Tensor) -> GroupedWeight:
     """Nearest 4-bit codes between the smallest and largest weight of each group of 32 inputs."""
     rows, width = weight.shape
     if width % INT4_GROUP:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.contracts import KernelError, PackedLinear, QuantizedWeight, Weight, as_weights, check_quantization
-from kernels.cpu.grouped_weights import READERS, GroupedWeight, quantise_int4, regroup
+from kernels.cpu.grouped_weights import READERS, GroupedWeight, quantize_int4, regroup
 from kernels.cpu.library import LinearStruct, is_bf16, lib, native
 from kernels.cpu.weight_memory import WeightMemory
 from kernels.reference.dequantize import dequantize
@@ -155,7 +155,7 @@ def _pack_groups(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, .
     packed = MEMORY.zeros(rows * struct.k * bits // 8, torch.uint8)
     scale, minimum = MEMORY.zeros(rows * groups, torch.float16), MEMORY.zeros(rows * groups, torch.float16)
     for row, slab in _slabs(weights):
-        parts: GroupedWeight = quantise_int4(slab) if isinstance(slab, Tensor) else _regroup_or_round(slab)
+        parts: GroupedWeight = quantize_int4(slab) if isinstance(slab, Tensor) else _regroup_or_round(slab)
         parts = parts.split_groups(group)
         lib().esc_pack_groups(
             parts.codes.data_ptr(),
@@ -177,7 +177,7 @@ def _pack_groups(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, .
 
 def _regroup_or_round(weight: QuantizedWeight) -> GroupedWeight:
     """The file's own codes where it has any; int4 of the widened weight otherwise."""
-    return regroup(weight) if weight.type in READERS else quantise_int4(dequantize(weight))
+    return regroup(weight) if weight.type in READERS else quantize_int4(dequantize(weight))
 
 
 def _common_form(weights: list[Weight]) -> tuple[int, int]:

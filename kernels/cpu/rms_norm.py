@@ -11,7 +11,7 @@ from kernels.cpu.library import is_bf16, lib, native
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
     check_rows("rms_norm", x, weight.shape[0])
-    return _normalise(x, None, weight, eps, offset)
+    return _normalize(x, None, weight, eps, offset)
 
 
 def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> tuple[Tensor, Tensor]:
@@ -19,17 +19,17 @@ def add_rms_norm(x: Tensor, residual: Tensor, weight: Tensor, eps: float, offset
     if residual.shape != x.shape or residual.dtype is not x.dtype:
         raise KernelError(f"add_rms_norm: residual {tuple(residual.shape)} {residual.dtype} beside {tuple(x.shape)}")
     total = native(residual)
-    out = _normalise(x, total, weight, eps, offset)
+    out = _normalize(x, total, weight, eps, offset)
     return out, total.to(x.dtype)
 
 
 def head_rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
     if x.shape[-1] != weight.shape[0]:
         raise KernelError(f"head_rms_norm: x has shape {tuple(x.shape)}, weight {tuple(weight.shape)}")
-    return _normalise(x.reshape(-1, x.shape[-1]), None, weight, eps, offset).view(x.shape)
+    return _normalize(x.reshape(-1, x.shape[-1]), None, weight, eps, offset).view(x.shape)
 
 
-def _normalise(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, offset: float) -> Tensor:
+def _normalize(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, offset: float) -> Tensor:
     source, scale = native(x), native(weight)
     out = torch.empty_like(source)
     lib().esc_rms_norm(

@@ -1,4 +1,4 @@
-"""Rows of an embedding table, plain or quantised."""
+"""Rows of an embedding table, plain or quantized."""
 
 from __future__ import annotations
 

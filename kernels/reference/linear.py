@@ -1,4 +1,4 @@
-"""Linear layers. Quantised weights are kept as codes and scales, and widened at each call: readable, not fast."""
+"""Linear layers. Quantized weights are kept as codes and scales, and widened at each call: readable, not fast."""
 
 from __future__ import annotations
 

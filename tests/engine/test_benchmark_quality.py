@@ -33,26 +33,26 @@ def test_the_sample_holds_both_languages_and_code() -> None:
         assert part in text
 
 
-def test_an_unknown_quantisation_is_refused_with_the_known_ones() -> None:
+def test_an_unknown_quantization_is_refused_with_the_known_ones() -> None:
     with pytest.raises(BenchmarkError, match="int8, int4, gguf"):
         compare({"model": "x"}, ("int3",), lambda _: None)
 
 
-def test_each_quantisation_is_compared_with_bf16_on_the_same_tokens(tmp_path: Path) -> None:
+def test_each_quantization_is_compared_with_bf16_on_the_same_tokens(tmp_path: Path) -> None:
     write_tiny_model(tmp_path / "model")
     text = tmp_path / "text.txt"
     text.write_text("Abre la compuerta. Open the gate.\n" * 12, encoding="utf-8")
     job = {"model": str(tmp_path / "model"), "text": str(text), "window_tokens": 64}
-    base, quantised = compare(job, ("int8",), lambda _: None)["rows"]
+    base, quantized = compare(job, ("int8",), lambda _: None)["rows"]
     assert (base["quantization"], base["over_bf16"]) == ("bf16", 1.0)
-    assert quantised["scored_tokens"] == base["scored_tokens"] > 300
-    assert quantised["over_bf16"] == pytest.approx(quantised["perplexity"] / base["perplexity"], abs=1e-4)
+    assert quantized["scored_tokens"] == base["scored_tokens"] > 300
+    assert quantized["over_bf16"] == pytest.approx(quantized["perplexity"] / base["perplexity"], abs=1e-4)
 
 
 @pytest.mark.models
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_int8_keeps_perplexity_within_one_per_cent_of_bf16() -> None:
-    base, quantised = compare({"model": str(demo_model(SMALL))}, ("int8",), lambda _: None)["rows"]
+    base, quantized = compare({"model": str(demo_model(SMALL))}, ("int8",), lambda _: None)["rows"]
     assert base["scored_tokens"] > 3000
-    assert 0.99 <= quantised["perplexity"] / base["perplexity"] <= 1.01
+    assert 0.99 <= quantized["perplexity"] / base["perplexity"] <= 1.01

@@ -84,7 +84,7 @@ def test_greedy_tokens_equal_hugging_face_for_twenty_prompts(pair: tuple[ModelRu
 
 
 @pytest.mark.parametrize("quantization", ["int8", "gguf"])
-def test_quantised_layers_stay_close_to_the_full_precision(quantization: str) -> None:
+def test_quantized_layers_stay_close_to_the_full_precision(quantization: str) -> None:
     texts = ("The lock lets a boat pass between two levels of water.", "La capital de Francia es París.")
     path = str(demo_model(SMALL))
     means = []

@@ -142,7 +142,7 @@ def test_no_text_makes_a_control_token_when_encoded_plain(text: str) -> None:
     assert not set(tokenizer.encode_plain(text)) & tokenizer.special_token_ids
 
 
-def test_control_tokens_are_recognised_where_the_caller_may_write_them(tiny: ChatTokenizer) -> None:
+def test_control_tokens_are_recognized_where_the_caller_may_write_them(tiny: ChatTokenizer) -> None:
     assert tiny.encode("<|start|>a<|end|>")[0] == 1
     assert tiny.decode([1, *tiny.encode("a"), 2], skip_special_tokens=True) == "a"
 

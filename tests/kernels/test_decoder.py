@@ -125,7 +125,7 @@ def test_bfloat16_is_as_near_to_float32_as_the_single_ops_are(cpu: Ops, referenc
 
 
 @pytest.mark.parametrize("quantization", ["int8", "int4"])
-def test_quantised_stacks_stay_near(cpu: Ops, reference: Ops, quantization: str) -> None:
+def test_quantized_stacks_stay_near(cpu: Ops, reference: Ops, quantization: str) -> None:
     model = Model(quantization=quantization, hidden=64, inner=96)
     batch = model.batch()
     hidden = torch.randn(31, model.hidden)

@@ -21,7 +21,7 @@ def ops(request: pytest.FixtureRequest, exact: Ops) -> Ops:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("quantization", [None, "int8", "int4"])
-def test_linear_rows_do_not_depend_on_their_neighbours(ops: Ops, dtype: torch.dtype, quantization: str | None) -> None:
+def test_linear_rows_do_not_depend_on_their_neighbors(ops: Ops, dtype: torch.dtype, quantization: str | None) -> None:
     packed = ops.pack_linear((torch.randn(96, 160) / 13).to(dtype), quantization=quantization)
     x = torch.randn(64, 160).to(dtype)
     whole = ops.linear(x, packed)
@@ -32,7 +32,7 @@ def test_linear_rows_do_not_depend_on_their_neighbours(ops: Ops, dtype: torch.dt
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", ["rms_norm", "layer_norm", "silu_mul"])
-def test_row_ops_do_not_depend_on_their_neighbours(ops: Ops, dtype: torch.dtype, name: str) -> None:
+def test_row_ops_do_not_depend_on_their_neighbors(ops: Ops, dtype: torch.dtype, name: str) -> None:
     x, weight = torch.randn(64, 246).to(dtype), torch.randn(246)
 
     def run(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Linear layers: every row count up to several tiles, awkward widths, stacked and quantised weights."""
+"""Linear layers: every row count up to several tiles, awkward widths, stacked and quantized weights."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def test_a_block_format_of_the_wrong_length_is_refused(reference: Ops) -> None:
         reference.pack_linear(weight)
 
 
-def test_embedding_reads_plain_and_quantised_rows(reference: Ops) -> None:
+def test_embedding_reads_plain_and_quantized_rows(reference: Ops) -> None:
     weight = gguf_rows("Q6_K", 20, 256)
     ids = torch.tensor([3, 3, 19, 0])
     expected = dequantize(weight)[ids]

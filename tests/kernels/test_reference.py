@@ -66,7 +66,7 @@ def test_paged_attention_agrees_with_torch_on_contiguous_keys(window: int | None
 
 
 @pytest.mark.parametrize("name", sorted(set(FORMATS) - {"F32", "F16", "BF16"}))
-def test_dequantised_blocks_equal_the_gguf_package(name: str) -> None:
+def test_dequantized_blocks_equal_the_gguf_package(name: str) -> None:
     kind = getattr(gguf.GGMLQuantizationType, name)
     elements, size = gguf.GGML_QUANT_SIZES[kind]
     raw = np.random.default_rng(7).integers(0, 256, (6, 4 * size), dtype=np.uint8)

@@ -145,7 +145,7 @@ def test_a_wildcard_grant_does_not_reach_a_model_added_later() -> None:
     assert (decide(snapshot, who("r"), SMALL).allowed, decide(snapshot, who("r"), LARGE).allowed) == (True, False)
 
 
-def test_a_model_added_later_is_reached_when_it_is_labelled_for_it() -> None:
+def test_a_model_added_later_is_reached_when_it_is_labeled_for_it() -> None:
     later = ModelCard("acme/later", "b", labels={"auto_grant": "true"})
     snapshot = policy(WILD, catalog=[*CARDS, later], known=frozenset({"acme/small"}))
     assert decide(snapshot, who("r"), later).allowed

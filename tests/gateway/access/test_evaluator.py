@@ -326,8 +326,8 @@ def test_a_binding_gives_roles_until_it_expires() -> None:
 
 def test_a_card_that_the_snapshot_does_not_know_is_judged_by_the_same_rules() -> None:
     snapshot = policy(BASE + DENY)
-    relabelled = replace(LARGE, labels={})
-    assert decide(snapshot, who("reader"), relabelled).rule_id == "stop"
+    relabeled = replace(LARGE, labels={})
+    assert decide(snapshot, who("reader"), relabeled).rule_id == "stop"
 
 
 CONDITIONAL = """

@@ -198,7 +198,7 @@ def test_a_long_pattern_is_refused() -> None:
     assert refused({**CHAT, "guided_regex": "a" * 513}).code == "schema_too_complex"
 
 
-def test_everything_honoured_reaches_the_request() -> None:
+def test_everything_honored_reaches_the_request() -> None:
     request = chat.parse(
         {
             **CHAT,

@@ -144,8 +144,8 @@ def test_the_data_class_that_was_decided_by_is_on_record_also_when_none_was_sent
 def test_metadata_is_kept_as_erasable_labels_and_committed_to() -> None:
     exchange = admitted()
     assert exchange.request is not None
-    labelled = replace(exchange, request=replace(exchange.request, metadata={"project": "p1", "Ana": "x" * 600}))
-    record = request_record(ORIGIN, UUID(int=1), NOW, "intent", labelled, request_caller(ORIGIN, labelled))
+    labeled = replace(exchange, request=replace(exchange.request, metadata={"project": "p1", "Ana": "x" * 600}))
+    record = request_record(ORIGIN, UUID(int=1), NOW, "intent", labeled, request_caller(ORIGIN, labeled))
     personal, _ = decode_side(record.side)
     assert personal["labels"] == {"project": "p1", "Ana": "x" * 512}
     assert b"project" not in record.rec

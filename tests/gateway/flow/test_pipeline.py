@@ -112,7 +112,7 @@ async def test_a_hidden_model_looks_like_an_unknown_one() -> None:
     assert (first.message, first.code, first.hint) == (second.message, second.code, second.hint)
 
 
-async def test_the_model_that_routing_chose_is_authorised_again() -> None:
+async def test_the_model_that_routing_chose_is_authorized_again() -> None:
     bench = Bench()
     await bench.text(model="auto")
     assert bench.access.asked == ["auto", "mini", "maxi", "mini"]

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from engine.weights.dequantise import dequantise
+from engine.weights.dequantize import dequantize
 from engine.weights.gguf_file import BLOCK_LAYOUT, QuantType
 
-QUANTISED = [quant for quant, (weights, _) in BLOCK_LAYOUT.items() if weights > 1]
+QUANTIZED = [quant for quant, (weights, _) in BLOCK_LAYOUT.items() if weights > 1]
 HALVES = {
     QuantType.Q4_0: (0,),
     QuantType.Q4_1: (0, 2),
@@ -34,33 +34,33 @@ def random_blocks(quant: QuantType, rows: int, blocks: int) -> np.ndarray:
     return raw.reshape(rows, -1)
 
 
-@pytest.mark.parametrize("quant", QUANTISED, ids=lambda quant: quant.name)
+@pytest.mark.parametrize("quant", QUANTIZED, ids=lambda quant: quant.name)
 def test_blocks_decode_as_in_the_reference_package(quant: QuantType) -> None:
     raw = random_blocks(quant, rows=37, blocks=3)
     expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(int(quant)))
     shape = (37, 3 * BLOCK_LAYOUT[quant][0])
-    ours = dequantise(raw.ravel(), quant, shape, torch.float32)
+    ours = dequantize(raw.ravel(), quant, shape, torch.float32)
     np.testing.assert_array_equal(ours.numpy(), expected)
 
 
 def test_a_tensor_that_several_threads_decode_comes_out_whole() -> None:
     raw = random_blocks(QuantType.Q8_0, rows=400, blocks=50)
     expected = gguf.quants.dequantize(raw, gguf.GGMLQuantizationType.Q8_0)
-    ours = dequantise(raw.ravel(), QuantType.Q8_0, (400, 1600), torch.float32)
+    ours = dequantize(raw.ravel(), QuantType.Q8_0, (400, 1600), torch.float32)
     np.testing.assert_array_equal(ours.numpy(), expected)
 
 
 def test_threads_follow_the_callers_inference_mode() -> None:
     raw = random_blocks(QuantType.Q8_0, rows=400, blocks=50)
     with torch.inference_mode():
-        ours = dequantise(raw.ravel(), QuantType.Q8_0, (400, 1600), torch.float32)
+        ours = dequantize(raw.ravel(), QuantType.Q8_0, (400, 1600), torch.float32)
     assert ours.is_inference()
 
 
 def test_bfloat16_is_the_float32_value_rounded_once() -> None:
     raw = random_blocks(QuantType.Q4_K, rows=5, blocks=2).ravel()
-    wide = dequantise(raw, QuantType.Q4_K, (5, 512), torch.float32)
-    assert torch.equal(dequantise(raw, QuantType.Q4_K, (5, 512), torch.bfloat16), wide.bfloat16())
+    wide = dequantize(raw, QuantType.Q4_K, (5, 512), torch.float32)
+    assert torch.equal(dequantize(raw, QuantType.Q4_K, (5, 512), torch.bfloat16), wide.bfloat16())
 
 
 @pytest.mark.parametrize(
@@ -70,4 +70,4 @@ def test_bfloat16_is_the_float32_value_rounded_once() -> None:
 )
 def test_plain_tensors_are_read_as_they_are(quant: QuantType, dtype: torch.dtype) -> None:
     values = torch.randn(3, 8).to(dtype)
-    assert torch.equal(dequantise(values.view(torch.uint8).flatten().numpy(), quant, (3, 8), dtype), values)
+    assert torch.equal(dequantize(values.view(torch.uint8).flatten().numpy(), quant, (3, 8), dtype), values)

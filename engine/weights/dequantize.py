@@ -26,7 +26,7 @@ _THREADED_FROM = 1 << 19
 _MOST_THREADS = 8
 
 
-def dequantise(raw: Bytes, quant: QuantType, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+def dequantize(raw: Bytes, quant: QuantType, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """`raw` uint8 [bytes] -> [shape] in `dtype`. Arithmetic is float32, rounded once at the end."""
     if quant in _PLAIN:
         return torch.from_numpy(raw.copy()).view(_PLAIN[quant]).view(shape).to(dtype)
