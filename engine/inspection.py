@@ -14,6 +14,7 @@ def check_model(path: str) -> str:
     Reads the tensor directory and the tokenizer, which takes seconds at most; damage within the weights themselves is
     found by their hash only.
     """
+    # Here, because they import torch: whoever imports `engine` for its requests and errors has no need of it.
     from engine.models import bert
     from engine.models.registry import builder_of
     from engine.tokenizer import ChatTokenizer

@@ -131,6 +131,7 @@ class LLM:
         """What the model's files recommend (`generation_config`); used where a call names none."""
         if self._engine.config.generation_config != "auto":
             return SamplingParams()
+        # Each value was checked where it was read; only their common type, float, is wider than some of the fields.
         return SamplingParams(**self._engine.model.sampling_defaults)  # type: ignore[arg-type]
 
     def generate(
@@ -173,13 +174,14 @@ class LLM:
             vectors = iter(self._engine.embed(inputs, done=advance))
         outputs = []
         for number, ids in zip(numbers, made, strict=True):
-            found = ids if isinstance(ids, EngineError) else next(vectors)
+            if isinstance(ids, EngineError):
+                outputs.append(EmbeddingRequestOutput(number, (), None, ids))
+                continue
+            found = next(vectors)
             if isinstance(found, EngineError):
                 outputs.append(EmbeddingRequestOutput(number, (), None, found))
             else:
-                outputs.append(
-                    EmbeddingRequestOutput(number, () if isinstance(ids, EngineError) else ids, EmbeddingOutput(found))
-                )
+                outputs.append(EmbeddingRequestOutput(number, ids, EmbeddingOutput(found)))
         return outputs
 
     def score(

@@ -83,6 +83,7 @@ class GatewayServer(uvicorn.Server):
         config, loop = self.config, asyncio.get_running_loop()
 
         def protocol() -> asyncio.Protocol:
+            # uvicorn annotates the class as any `asyncio.Protocol`; these are the arguments it passes itself.
             return config.http_protocol_class(  # type: ignore[call-arg]
                 config=config, server_state=self.server_state, app_state=self.lifespan.state, _loop=loop
             )
@@ -101,10 +102,12 @@ class GatewayServer(uvicorn.Server):
                 is_full=is_full,
             )
             acceptor.start()
-            self.servers.append(acceptor)  # type: ignore[arg-type]
+            self.servers.append(acceptor)  # type: ignore[arg-type]  # has all of a `Server` that uvicorn calls
         self.started = True
 
+    # uvicorn declares what its decorator makes, a generator's context manager.
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        """None are captured here: `handle_signals` does."""
         return contextlib.nullcontext()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -199,7 +202,9 @@ def handle_signals(stop: asyncio.Event, server: GatewayServer) -> Callable[[], N
         try:
             loop.add_signal_handler(number, received, number)
         except (NotImplementedError, RuntimeError, ValueError):
-            continue  # not the main thread: whoever runs us stops us through `stop`
+            # No signals in this loop (Windows), not the main thread, a signal that cannot be caught: loops tell it
+            # differently, and whoever runs us stops us through `stop`.
+            continue
         handled.append(number)
 
     def restore() -> None:

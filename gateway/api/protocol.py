@@ -53,6 +53,7 @@ class GuardedProtocol(HttpToolsProtocol):
     ids: IdSource
     refusals: Refusals | None
 
+    # As in uvicorn: the loop gives a stream protocol a `Transport`, where asyncio declares its base.
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.peer = self.client[0] if self.client else None
@@ -158,7 +159,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._persists = version == "1.1" and self.parser.should_keep_alive()
         self.cycle = RequestResponseCycle(
             scope=self.scope,
-            transport=self,  # type: ignore[arg-type]
+            transport=self,  # type: ignore[arg-type]  # a cycle calls `write`, `close` and `is_closing` of it only
             flow=self.flow,
             logger=self.logger,
             access_logger=self.access_logger,
@@ -189,6 +190,7 @@ class GuardedProtocol(HttpToolsProtocol):
             # An answer that begins before this point ends the connection: what comes next would be its body.
             self.cycle.keep_alive = self._persists and not self.registry.leaving
 
+    # uvicorn declares None, which closes; asyncio keeps the connection half open for True.
     def eof_received(self) -> bool:  # type: ignore[override]
         """A client that has sent all it had may still read; whether anybody is left shows when it is written to."""
         if self._lingering or not self._cycles or self._cycles[-1].more_body:

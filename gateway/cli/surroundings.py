@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
+from typing import Literal
 
 from gateway.cli.checks import Finding
 from gateway.errors import ConfigError
@@ -79,9 +80,9 @@ def check_clock(settings: Settings) -> Finding:
     told = f"Postgres is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine"
     if abs(skew) < SKEW_WARN_S:
         return Finding("clock", "ok", told)
-    state = "fail" if abs(skew) > SKEW_FAIL_S else "warn"
+    state: Literal["warn", "fail"] = "fail" if abs(skew) > SKEW_FAIL_S else "warn"
     wanted = f"less than {SKEW_WARN_S:.0f} s: tokens and budgets end by the clock, records lie in its month"
-    return Finding("clock", "fail" if state == "fail" else "warn", told, wanted, "run NTP (chrony) on both machines")
+    return Finding("clock", state, told, wanted, "run NTP (chrony) on both machines")
 
 
 async def _skew(url: str) -> float:
