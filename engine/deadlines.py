@@ -12,7 +12,7 @@ _SMALL = 64
 
 class Deadlines:
     """A heap with lazy removal: most sequences end long before their deadline, so the dead are swept out when they
-    may be half of it. Amortised O(log n) each, and memory follows the living."""
+    may be half of it. Amortized O(log n) each, and memory follows the living."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Sequence]] = []

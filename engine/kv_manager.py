@@ -89,7 +89,7 @@ class KVManager:
         return True
 
     def commit(self, sequence: Sequence) -> None:
-        """Publish the blocks that `num_computed` has filled, but not an embedding's. Amortised O(1) per token."""
+        """Publish the blocks that `num_computed` has filled, but not an embedding's. Amortized O(1) per token."""
         full = sequence.num_computed // self.block_size
         if not self.caching or full <= sequence.num_registered or sequence.kind is Kind.EMBED:
             return

@@ -142,7 +142,7 @@ class RowProcessor:
         return banned
 
 
-def penalise(logits: Tensor, processors: Sequence[tuple[int, RowProcessor]]) -> None:
+def penalize(logits: Tensor, processors: Sequence[tuple[int, RowProcessor]]) -> None:
     """Penalties of all rows at once, in place: `processors` are (row of `logits` [rows, vocab], its processor).
 
     Repetition covers prompt and output; presence and frequency the output only.

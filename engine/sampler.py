@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import EngineError
-from engine.processors import RowProcessor, contradiction, needs_processing, penalise
+from engine.processors import RowProcessor, contradiction, needs_processing, penalize
 from engine.step import SampledToken, SequenceView, Work
 from engine.stopwatch import KernelClock
 from kernels.contracts import Ops, RowStats
@@ -117,7 +117,7 @@ class Sampler:
                 faults[slot] = error
             else:
                 active.append((index, processor))
-        penalise(changed, active)
+        penalize(changed, active)
         self._refuse_impossible(work, rows, changed, active, faults)
         kept = [index for index, row in enumerate(rows) if work[row].slot not in faults]
         return [rows[index] for index in kept], _rows(changed, kept)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 class StopMatcher:
     """Immutable after construction, so choices of one request share it. State is an int, 0 at the start.
 
-    Size is O(total characters); each character costs O(1) amortised.
+    Size is O(total characters); each character costs O(1) amortized.
     """
 
     def __init__(self, stops: Sequence[str]) -> None:

@@ -119,7 +119,7 @@ class Services:
 
     async def drain(self) -> None:
         """After the last request: let settlements and records finish."""
-        left = await self.pipeline.finalisers.drain(10.0)
+        left = await self.pipeline.finalizers.drain(10.0)
         if left:
             _log.error("%d requests could not be concluded in time", left)
 

@@ -1,4 +1,4 @@
-"""A running answer: governed chunks out, and one finaliser that always runs.
+"""A running answer: governed chunks out, and one finalizer that always runs.
 
 Between two chunks the gateway asks whether the caller still may go on: a revoked principal, a policy that no longer
 allows it or a spent grant stops the sequence at that token. Settlement and the completion record are shielded: a
@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from gateway.errors import BlockedByPolicy, GatewayError
-from gateway.flow.boundary import BOUNDARY, Finalisers, close
+from gateway.flow.boundary import BOUNDARY, Finalizers, close
 from gateway.flow.context import Clock
 from gateway.flow.metering import Meter, used_so_far
 from gateway.flow.ports import OutputGuard
@@ -79,7 +79,7 @@ class Answer:
         first: Chunk | None,
         authority: Authority,
         conclude: Conclude,
-        finalisers: Finalisers,
+        finalizers: Finalizers,
         clock: Clock,
         guard: OutputGuard | None = None,
     ) -> None:
@@ -88,7 +88,7 @@ class Answer:
         self._first = first
         self._authority = authority
         self._conclude = conclude
-        self._finalisers = finalisers
+        self._finalizers = finalizers
         self._clock = clock
         self._guard = guard
         logging = exchange.decision.obligations.content_logging if exchange.decision else "hash"
@@ -270,7 +270,7 @@ class Answer:
             completion_texts=self._kept_texts(),
             first_chunk_s=self._first_at,
         )
-        self.exchange = await self._finalisers.run(self._close_and_conclude(ending))
+        self.exchange = await self._finalizers.run(self._close_and_conclude(ending))
 
     def _kept_texts(self) -> tuple[str, ...] | None:
         if not self._keep_text:

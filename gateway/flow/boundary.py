@@ -57,7 +57,7 @@ async def close(stream: object) -> None:
         await aclose()
 
 
-class Finalisers:
+class Finalizers:
     """Work that must end even when its request is cancelled. One per pipeline; drained on shutdown."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from gateway.errors import GatewayError, InvalidRequest, Unavailable
 from gateway.flow.answer import Answer, Authority, Ending
-from gateway.flow.boundary import BOUNDARY, Finalisers, close
+from gateway.flow.boundary import BOUNDARY, Finalizers, close
 from gateway.flow.budget import (
     estimate,
     granted_tokens,
@@ -94,7 +94,7 @@ class Pipeline:
         self._catalog, self._router, self._backends = catalog, router, backends
         self._audit, self._clock, self._inspector, self._observer = audit, clock, inspector, observer
         self._salt, self._denial = salt, denial
-        self.finalisers = Finalisers()
+        self.finalizers = Finalizers()
 
     async def answer(self, arrival: Arrival) -> Answer:
         """Decide, reserve, record the intent and start. Returns once the first chunk is there.
@@ -137,17 +137,17 @@ class Pipeline:
                             raise failed.error from None
                         exchange = await self._fall_back(exchange, card)
                     except BaseException:
-                        await self.finalisers.run(close(stream))
+                        await self.finalizers.run(close(stream))
                         raise
                 raise unknown_model()
         except GatewayError as error:
             refused = self._refuse(grow(exchange, timings=laps.timings()), error, told=told)
-            if (instead := await self.finalisers.run(refused)) is not None:
+            if (instead := await self.finalizers.run(refused)) is not None:
                 raise instead from None
             raise
         except asyncio.CancelledError:
             outcome = Outcome.CLIENT_DISCONNECT if arrival.gone() else Outcome.CANCELLED
-            await self.finalisers.run(self._abandon(grow(exchange, timings=laps.timings()), outcome, stream, told=told))
+            await self.finalizers.run(self._abandon(grow(exchange, timings=laps.timings()), outcome, stream, told=told))
             raise
 
     # ------------------------------------------------------------------------------------------ stages 2 to 9
@@ -268,7 +268,7 @@ class Pipeline:
             deadline_s=exchange.context.deadline_s,
         )
         guard = guard_of(self._inspector, exchange)
-        return Answer(exchange, stream, first, authority, self._conclude, self.finalisers, self._clock, guard)
+        return Answer(exchange, stream, first, authority, self._conclude, self.finalizers, self._clock, guard)
 
     def _permission(self, exchange: Exchange) -> Callable[[], bool]:
         """Asked between chunks: decides again only when the policy or the caller's rights have changed. Without a
@@ -328,7 +328,7 @@ class Pipeline:
     async def _fall_back(self, exchange: Exchange, card: ModelCard) -> Exchange:
         """Give the claim back before the next candidate makes its own."""
         if exchange.reservation is not None:
-            await self.finalisers.run(self._limiter.settle(exchange.reservation, Usage(), 0))
+            await self.finalizers.run(self._limiter.settle(exchange.reservation, Usage(), 0))
         plan = known(exchange.plan)
         plan = replace(plan, route="fallback", reason=f"{plan.reason}; {card.id} unavailable")
         return grow(exchange, reservation=None, plan=plan, fallbacks=(*exchange.fallbacks, card.id))

@@ -134,8 +134,8 @@ def test_repeating_a_failed_step_changes_no_answer_of_the_innocent(
     runner.execute = fail_afterwards
     penalties = {"frequency_penalty": 0.5, "repetition_penalty": 1.1, "presence_penalty": 0.2}
     good, bad = requests_of(PROMPTS[:20], "good"), requests_of(PROMPTS[20:24], "bad")
-    penalised = requests_of(PROMPTS[:20], "pen", **penalties)
-    results = engine.generate([*good, *bad, *penalised])
+    penalized = requests_of(PROMPTS[:20], "pen", **penalties)
+    results = engine.generate([*good, *bad, *penalized])
     assert [r.choices[0].token_ids for r in results[:20]] == expected[:20]
     assert [r.request_id for r in results if r.error is not None] == ["bad3"]
     assert isinstance(results[23].error, EngineFault)

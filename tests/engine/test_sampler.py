@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from engine.processors import RowProcessor, TokenCounts, needs_processing, penalise
+from engine.processors import RowProcessor, TokenCounts, needs_processing, penalize
 from engine.requests import SamplingParams
 from engine.sampler import Sampler
 from engine.step import SampledToken, Work
@@ -51,7 +51,7 @@ def processed(sequence: HandSequence, row: torch.Tensor | None = None) -> torch.
         rows[1] = row
     processor = RowProcessor(sequence, EOS, CPU)
     processor.apply(rows[1])
-    penalise(rows, [(1, processor)])
+    penalize(rows, [(1, processor)])
     assert not rows[0].any()
     return rows[1]
 
@@ -245,16 +245,16 @@ def test_penalties_are_not_counted_twice_when_a_row_runs_again() -> None:
     sequence = generated([5], [7], SamplingParams(frequency_penalty=1.0))
     processor = RowProcessor(sequence, EOS, CPU)
     first, second = torch.zeros(1, VOCAB), torch.zeros(1, VOCAB)
-    penalise(first, [(0, processor)])
-    penalise(second, [(0, processor)])
+    penalize(first, [(0, processor)])
+    penalize(second, [(0, processor)])
     assert second[0, 7] == -1.0
 
 
-def test_rows_are_penalised_together_each_by_its_own_numbers() -> None:
+def test_rows_are_penalized_together_each_by_its_own_numbers() -> None:
     first = RowProcessor(generated([5], [7], SamplingParams(frequency_penalty=1.0)), EOS, CPU)
     second = RowProcessor(generated([7], [8, 8], SamplingParams(presence_penalty=0.5)), EOS, CPU)
     rows = torch.zeros(3, VOCAB)
-    penalise(rows, [(0, first), (2, second)])
+    penalize(rows, [(0, first), (2, second)])
     assert rows.nonzero().tolist() == [[0, 7], [2, 8]]
     assert rows[[0, 2], [7, 8]].tolist() == [-1.0, -0.5]
 

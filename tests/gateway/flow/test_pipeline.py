@@ -317,7 +317,7 @@ async def test_settlement_survives_a_second_cancellation() -> None:
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
         await waiting
-    assert await pipeline.finalisers.drain(1.0) == 0
+    assert await pipeline.finalizers.drain(1.0) == 0
     assert len(bench.limiter.settled) == 1
     assert len(bench.audit.completions) == 1
 

@@ -34,7 +34,7 @@ async def nothing_held(limiter: LimitService) -> bool:
 
 
 async def request(limiter: LimitService, running_s: float) -> None:
-    """As the pipeline does it: settle in a shielded finaliser, whatever happened."""
+    """As the pipeline does it: settle in a shielded finalizer, whatever happened."""
     reservation = None
     try:
         verdict = await limiter.reserve("r", [LIMIT], asking(), CARD)
