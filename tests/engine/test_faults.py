@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,27 +18,11 @@ from engine import (
 )
 from engine.restarts import MOST_IN_A_ROW, Restarts
 from engine.step import Step
+from tests.engine.conftest import Start
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.engines import collect, config, loader_of, request, text_of, tokens_of, until
 from tests.fakes.hang_guard import hang_guard
 from tests.fakes.runner import FakeRunner
-
-Start = Callable[..., Awaitable[AsyncEngine]]
-
-
-@pytest.fixture
-async def start() -> AsyncIterator[Start]:
-    engines: list[AsyncEngine] = []
-
-    async def make(runner: Any = None, *, options: dict[str, Any] | None = None, **changes: Any) -> AsyncEngine:
-        engine = AsyncEngine(config(**changes), loader=loader_of(runner or FakeRunner()), **(options or {}))
-        engines.append(engine)
-        await engine.start()
-        return engine
-
-    yield make
-    for engine in engines:
-        await engine.close()
 
 
 class Panic(BaseException):
