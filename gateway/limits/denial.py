@@ -34,7 +34,7 @@ def denial(verdict: LimitVerdict) -> GatewayError:
         if verdict.retry_after_s is not None and verdict.retry_after_s < CONTENTION_S:
             return BudgetExceeded(
                 verdict.reason,
-                hint="requests in flight hold the rest of the budget; try again when they end",
+                hint="try again soon: requests in flight give back what they do not use, or the window ends",
                 headers={**headers, "x-should-retry": "true"},
             )
         return BudgetExceeded(

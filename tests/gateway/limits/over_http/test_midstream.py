@@ -9,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.fakes.calendar import noon_zone
 from tests.fakes.stage import Stage
 from tests.fakes.tiny_model import write_tiny_model
 
@@ -22,10 +23,10 @@ rules:
   - {id: all, effect: allow, subjects: {roles: [money, tokens, output]}, actions: [chat], models: {ids: [tiny, far]}}
   - {id: read, effect: allow, subjects: {roles: [reader]}, actions: [limits.read]}
 limits:
-  - {id: money, scope: {each: user, role: money}, window: month, tz: America/Bogota, cost_eur: 0.10}
-  - {id: tokens, scope: {each: user, role: tokens}, window: day, tokens: 90}
-  - {id: output, scope: {each: user, role: output}, window: day, tokensOut: 40}
-"""
+  - {id: money, scope: {each: user, role: money}, window: month, tz: ZONE, cost_eur: 0.10}
+  - {id: tokens, scope: {each: user, role: tokens}, window: day, tz: ZONE, tokens: 90}
+  - {id: output, scope: {each: user, role: output}, window: day, tz: ZONE, tokensOut: 40}
+""".replace("ZONE", noon_zone())
 PRICE = {"price_in_micro": 0, "price_out_micro": 2_000_000_000}
 """0.002 EUR a token: 0.10 EUR pay for exactly fifty."""
 
