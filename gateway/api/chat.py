@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.api.body import BodyReader
 from gateway.api.inference import Inference
 from gateway.api.render import ChatShape
-from gateway.api.schemas import ChatBody, validated
+from gateway.api.schemas import ChatBody, requested
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.values import ChatRequest
 
@@ -13,7 +13,7 @@ PATH = "/v1/chat/completions"
 
 
 def parse(value: object) -> ChatRequest:
-    return validated(ChatBody, value).to_request()
+    return requested(ChatBody, value)
 
 
 def endpoint(pipeline: Pipeline, reader: BodyReader) -> Inference:

@@ -14,7 +14,7 @@ from gateway.api.body import BodyReader
 from gateway.api.headers import answer_headers
 from gateway.api.inference import Inference, respond
 from gateway.api.render import ChatShape, extension
-from gateway.api.schemas import EmbeddingBody, validated
+from gateway.api.schemas import EmbeddingBody, requested
 from gateway.flow.answer import Answer
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.values import ChatRequest
@@ -23,7 +23,7 @@ PATH = "/v1/embeddings"
 
 
 def parse(value: object) -> ChatRequest:
-    return validated(EmbeddingBody, value).to_request()
+    return requested(EmbeddingBody, value)
 
 
 class Embeddings(Inference):

@@ -27,6 +27,8 @@ def answer_headers(exchange: Exchange, *, final: bool) -> Headers:
         found.append((b"x-esclusa-cost", f"{exchange.cost_micro / 1e6:.6f} {served.currency}".encode()))
         if tells_cached_tokens(exchange):
             found.append((b"x-esclusa-cached-tokens", b"%d" % exchange.usage.cached_tokens))
+    if exchange.request is not None and exchange.request.ignored_hints:
+        found.append((b"x-esclusa-ignored", ", ".join(exchange.request.ignored_hints).encode()))
     if exchange.reservation is not None:
         for name, value in ratelimit_headers(exchange.reservation).items():
             found.append((_NAMES.get(name) or name.encode(), header_value(value)))

@@ -6,13 +6,15 @@ abuse (T26). Everything accepted here is honored by the local engine; a backend 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from gateway.api.bounds import MAX_TEXT, JsonObject, Text
 from gateway.api.errors import refusal_of
-from gateway.api.no_effect import without_no_effect
+from gateway.api.no_effect import without_hints, without_no_effect
 from gateway.api.structured import Choices, ResponseFormat, Strict, StructuredOutputs, grammar_of
 from gateway.errors import InvalidRequest
 from gateway.flow.values import Action, ChatRequest, GenerationParams, Message
@@ -96,6 +98,8 @@ class Sampling(Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: Annotated[str, Field(max_length=256)] | None = None
+    safety_identifier: Annotated[str, Field(max_length=256)] | None = None
+    """OpenAI's successor of `user`: the same label."""
     metadata: (
         Annotated[
             dict[Annotated[str, Field(max_length=64)], Annotated[str, Field(max_length=512)]],
@@ -171,7 +175,7 @@ class Sampling(Strict):
             params=params,
             stream=bool(self.stream),
             include_usage=bool(self.stream_options and self.stream_options.include_usage),
-            user_label=self.user,
+            user_label=self.user or self.safety_identifier,
             metadata=self.metadata or {},
             **content,
         )
@@ -207,6 +211,16 @@ class CompletionBody(Sampling):
     """0 with `echo` only: the prompt's own text and log-probabilities."""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _one_prompt(cls, value: Any) -> Any:
+        """A list of one prompt is that prompt: some clients send nothing else."""
+        if isinstance(value, list) and value and isinstance(value[0], str | list):
+            if len(value) > 1:
+                raise PydanticCustomError("too_long", "one prompt a request", {"max_length": 1})
+            return value[0]
+        return value
 
     def to_request(self) -> ChatRequest:
         if self.prompt == "":
@@ -256,6 +270,13 @@ def validated(schema: type[Body], value: object) -> Body:
         return schema.model_validate(without_no_effect(schema.action, value))
     except ValidationError as error:
         raise refusal_of(error) from None
+
+
+def requested(schema: type[Body], value: object) -> ChatRequest:
+    """The request of a body, with the names of the hints that it gave. Raises as `validated`."""
+    plain, hints = without_hints(schema.action, value)
+    request = validated(schema, plain).to_request()
+    return replace(request, ignored_hints=hints) if hints else request
 
 
 def _message(message: ChatMessage) -> Message:

@@ -6,7 +6,6 @@ Settings in, finding out, as in `gateway.cli.checks`. No printing here.
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import shutil
 import tempfile
@@ -56,9 +55,10 @@ def check_spool(settings: Settings) -> Finding:
 def _write_problem(folder: Path, *, made: bool) -> str | None:
     if not folder.is_dir():
         return "is no folder"
-    if not made:  # it would be created below this one
-        return None if os.access(folder, os.W_OK | os.X_OK) else "cannot be written"
     try:
+        if not made:  # it would be created below this one
+            with tempfile.TemporaryDirectory(dir=folder, prefix=".doctor-"):
+                return None
         with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-"):
             return None
     except OSError as error:

@@ -69,6 +69,8 @@ class ChatRequest:
     include_usage: bool = False
     user_label: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
+    ignored_hints: tuple[str, ...] = ()
+    """Names of hints that the caller gave and that no model here follows; the answer tells them."""
     base64_vectors: bool = False
     """Embeddings only: pack the vectors of the answer."""
 

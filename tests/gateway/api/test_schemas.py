@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -252,6 +253,10 @@ def test_null_means_absent() -> None:
         {"parallel_tool_calls": False},
         {"store": False},
         {"service_tier": "auto"},
+        {"service_tier": "default"},
+        {"tools": []},
+        {"functions": []},
+        {"best_of": 1},
         {"modalities": ["text"]},
         dict.fromkeys(("tools", "tool_choice", "functions", "store", "reasoning_effort", "audio", "prediction")),
     ],
@@ -276,13 +281,46 @@ def test_other_routes_take_null_for_what_they_do_not_have() -> None:
         ("parallel_tool_calls", 1),
         ("service_tier", "priority"),
         ("modalities", ["audio"]),
-        ("reasoning_effort", "low"),
+        ("reasoning_effort", "extreme"),
+        ("reasoning_effort", 3),
+        ("prompt_cache_key", "k" * 1025),
+        ("best_of", 2),
         ("chat_template", None),
     ],
 )
 def test_parameters_with_an_effect_that_we_lack_stay_refused(name: str, value: object) -> None:
     error = refused({**CHAT, name: value})
     assert (error.status, error.code, error.param) == (400, "unsupported_parameter", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("reasoning_effort", "low"),
+        ("verbosity", "medium"),
+        ("prompt_cache_key", "team-7"),
+        ("prompt_cache_retention", "24h"),
+    ],
+)
+def test_a_hint_is_taken_and_named_as_ignored(name: str, value: str) -> None:
+    assert chat.parse({**CHAT, name: value}) == replace(chat.parse(CHAT), ignored_hints=(name,))
+
+
+def test_the_successor_of_user_is_the_same_label() -> None:
+    assert chat.parse({**CHAT, "safety_identifier": "s-1"}) == chat.parse({**CHAT, "user": "s-1"})
+    assert chat.parse({**CHAT, "safety_identifier": "s-1", "user": "u-1"}).user_label == "u-1"
+
+
+@pytest.mark.parametrize(("sent", "meant"), [(["hola"], "hola"), ([[1, 2]], [1, 2])])
+def test_a_list_of_one_prompt_is_that_prompt(sent: object, meant: object) -> None:
+    assert completions.parse({**TEXT, "prompt": sent}) == completions.parse({**TEXT, "prompt": meant})
+
+
+@pytest.mark.parametrize("sent", [["a", "b"], [[1], [2]], ["a"] * 1000])
+def test_several_prompts_are_refused_for_their_number(sent: object) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        completions.parse({**TEXT, "prompt": sent})
+    assert caught.value.message == "`prompt` must have at most 1 entry."
 
 
 def test_an_assistants_message_without_text_is_empty_text() -> None:
