@@ -3,7 +3,6 @@
 This module is its public face, all that the gateway may import. Nothing here imports torch; loading a model does.
 """
 
-from engine.client import AsyncEngine
 from engine.config import EngineConfig
 from engine.errors import (
     DeadlineExceeded,
@@ -20,11 +19,9 @@ from engine.errors import (
     UnsupportedModel,
     WeightsMismatch,
 )
-from engine.inspection import check_model
-from engine.llm import LLM, CompletionOutput, RequestOutput
-from engine.loop import EngineState
-from engine.metrics import EngineCollector
-from engine.offline import ChoiceResult, GenerationResult, LLMEngine
+from engine.execution.inspection import check_model
+from engine.metrics.prometheus import EngineCollector
+from engine.metrics.stats import EngineStats, ShareStats
 from engine.ports import LoadedModel, Loader, Progress
 from engine.requests import (
     EngineSignals,
@@ -38,8 +35,11 @@ from engine.requests import (
     SamplingParams,
     TokenLogprobs,
 )
-from engine.stats import EngineStats, ShareStats
-from engine.stream import GenerationStream
+from engine.serving.client import AsyncEngine
+from engine.serving.llm import LLM, CompletionOutput, RequestOutput
+from engine.serving.loop import EngineState
+from engine.serving.offline import ChoiceResult, GenerationResult, LLMEngine
+from engine.serving.stream import GenerationStream
 
 __all__ = [
     "LLM",

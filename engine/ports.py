@@ -1,6 +1,7 @@
 """What the scheduling half asks of the numeric half besides `step.Runner`: a tokenizer, an embedder, a loader.
 
-Protocols and one value only; no torch, no files. The product's loader is `engine.runner.load_model`, tests pass fakes.
+Protocols and one value only; no torch, no files. The product's loader is `engine.execution.runner.load_model`; tests
+pass fakes.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ class SamplingParams:
     """How to choose tokens. Order of processors, documented in docs/concepts/engine.md: allowed ids, bad words,
     min_tokens, grammar mask, logit_bias, penalties, then greedy or temperature, min_p, top_k, top_p.
 
-    Ranges are checked by `engine.sampling.validate` at submission; `temperature=0` is greedy and overrides the rest.
+    Ranges are checked by `validate` at submission; `temperature=0` is greedy and overrides the rest.
     Repetition counts prompt and output; presence and frequency count the output only (vLLM's semantics).
     """
 

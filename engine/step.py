@@ -28,7 +28,7 @@ class SequenceView(Protocol):
     block_table: list[int]
     """Physical block ids; grows at the end only, replaced as a whole after a preemption."""
     grammar: Any
-    """A compiled matcher (see engine/grammar.py) or None."""
+    """A compiled matcher (see engine/text/grammar.py) or None."""
     bad_word_ids: tuple[tuple[int, ...], ...]
     """Tokenized bad words."""
 

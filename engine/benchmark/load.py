@@ -10,8 +10,8 @@ from typing import Any
 
 from engine.benchmark.measure import Trace
 from engine.benchmark.workload import BenchRequest
-from engine.client import AsyncEngine
 from engine.requests import GenerationRequest, SamplingParams
+from engine.serving.client import AsyncEngine
 
 SALT = b"benchmark"
 GREEDY: Mapping[str, Any] = {"temperature": 0.0, "top_p": 1.0, "seed": 0}

@@ -14,8 +14,8 @@ from engine.benchmark.load import run
 from engine.benchmark.machine import peak_rss_bytes
 from engine.benchmark.measure import Row, first_token_times, inter_token_times, percentile, rounded
 from engine.benchmark.workload import BenchRequest, draw
-from engine.client import AsyncEngine
 from engine.config import EngineConfig
+from engine.serving.client import AsyncEngine
 
 WARM_UP = (BenchRequest(tuple(range(3, 67)), 8),) * 4
 SINGLE_OUTPUT_TOKENS = 128

@@ -46,8 +46,8 @@ def compare(job: Mapping[str, Any], quantizations: Sequence[str], say: Say) -> d
 def measure(job: Mapping[str, Any]) -> dict[str, Any]:
     """Perplexity of the job's `text` file (default: the sample) in windows that know nothing of each other."""
     from engine.config import EngineConfig
-    from engine.offline import LLMEngine
     from engine.requests import GenerationRequest, SamplingParams
+    from engine.serving.offline import LLMEngine
 
     window = int(job.get("window_tokens", WINDOW_TOKENS))
     config = EngineConfig(

@@ -22,11 +22,11 @@ from engine.benchmark.machine import peak_rss_bytes
 from engine.benchmark.measure import Trace, crowded_gaps, gaps_within, percentile, rounded
 from engine.benchmark.memory import count_parameters, model_bytes
 from engine.benchmark.workload import FIRST_ID, LAST_ID, BenchRequest
-from engine.client import AsyncEngine
 from engine.config import EngineConfig
-from engine.placement import resolve_device, resolve_dtype
+from engine.execution.device import resolve_device, resolve_dtype
+from engine.execution.runner import ModelRunner, load_model
 from engine.ports import LoadedModel, Progress
-from engine.runner import ModelRunner, load_model
+from engine.serving.client import AsyncEngine
 from engine.weights.loader import open_checkpoint
 
 SAMPLED: Mapping[str, Any] = {"temperature": 0.8, "top_p": 0.95, "seed": 0}

@@ -1,6 +1,6 @@
 """BERT-family sentence encoders: post-norm layers that see both directions. No cache, no positions beyond a table.
 
-Owns the layers only; batching, pooling and unit length are `engine.embedder`'s. Source: arXiv 1810.04805.
+Owns the layers only; batching, pooling and unit length are `engine.execution.embedder`'s. Source: arXiv 1810.04805.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from engine.model_config import ModelConfig
 from engine.models.activations import PLAIN, activation
-from engine.models.config import ModelConfig
 from engine.models.source import WeightSource
 from kernels.contracts import PackedLinear
 

@@ -13,7 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from engine.models.config import ModelConfig
+from engine.model_config import ModelConfig
 from engine.models.source import WeightSource
 from kernels.contracts import AttentionPlan, KVCache, PackedLinear, Weight
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from engine.model_config import ModelConfig
 from engine.models.activations import GATED, activation
-from engine.models.config import ModelConfig
 from engine.models.decoder import ForwardBatch, Trunk
 from engine.models.layers import (
     Attention,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from engine.models.config import ModelConfig, MoeParameters
+from engine.model_config import ModelConfig, MoeParameters
 from engine.models.decoder import ForwardBatch, split_qkv
 from engine.models.source import WeightSource
 from kernels.contracts import KVCache, Ops, PackedLinear

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
+from engine.model_config import ModelConfig
 from engine.models.activations import GATED, activation
-from engine.models.config import ModelConfig
 from engine.models.decoder import ForwardBatch, Trunk
 from engine.models.rope import rotary_tables
 from engine.models.source import WeightSource

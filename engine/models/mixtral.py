@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
+from engine.model_config import ModelConfig, MoeParameters
 from engine.models.activations import GATED, activation
-from engine.models.config import ModelConfig, MoeParameters
 from engine.models.decoder import ForwardBatch, Trunk
 from engine.models.layers import (
     Attention,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from engine.errors import UnsupportedModel
-from engine.models.config import ModelConfig
+from engine.model_config import ModelConfig
 from engine.models.decoder import Decoder
 from engine.models.gemma import Gemma2Model, Gemma3Model
 from engine.models.llama import LlamaModel

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel
-from engine.models.config import RopeParameters
+from engine.model_config import RopeParameters
 
 
 def rotary_tables(

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from engine.errors import UnsupportedModel, WeightsMismatch
-from engine.models.config import ModelConfig
+from engine.model_config import ModelConfig
 from engine.weights.gguf import GgufWeights
 from engine.weights.safetensors import SafetensorsWeights
 from engine.weights.untrusted import model_files

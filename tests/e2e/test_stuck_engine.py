@@ -22,8 +22,8 @@ from tests.fakes.tiny_model import write_tiny_model
 
 ROOT = Path(__file__).parents[2]
 STUCK = """
-import threading, engine.runner
-engine.runner.ModelRunner.execute = lambda *_: threading.Event().wait()
+import threading, engine.execution.runner
+engine.execution.runner.ModelRunner.execute = lambda *_: threading.Event().wait()
 from gateway.cli.main import main
 main()
 """

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from engine import EngineConfig, EngineFault, GenerationRequest, LLMEngine, SamplingParams
-from engine.core import Submission
-from engine.policy import DECODE_COST
+from engine.scheduling.policy import DECODE_COST
+from engine.serving.core import Submission
 from engine.step import Step, StepResult
 from tests.fakes.demo_models import SMALL, demo_model
 from tests.fakes.small_model import save_small_llama

@@ -10,7 +10,7 @@ from typing import Any
 from engine.config import EngineConfig
 from engine.ports import LoadedModel, Loader, Progress
 from engine.requests import GenerationEvent, GenerationRequest, SamplingParams
-from engine.scheduler import Scheduler
+from engine.scheduling.scheduler import Scheduler
 from engine.sequence import Kind
 from engine.sequence import Sequence as LiveSequence
 from tests.fakes.byte_tokenizer import EOS, ByteTokenizer

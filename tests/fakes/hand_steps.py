@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from engine.execution.runner import ModelRunner
 from engine.requests import SamplingParams
-from engine.runner import ModelRunner
 from engine.step import SampledToken, Step, StepResult, Work
 
 GREEDY = SamplingParams(temperature=0.0)

@@ -22,7 +22,7 @@ import torch
 
 from engine.config import EngineConfig
 from engine.errors import EngineError
-from engine.runner import load_model
+from engine.execution.runner import load_model
 from tests.fakes.mutations import mutate
 
 CPU_S = 20.0

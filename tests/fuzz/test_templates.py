@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.chat_template import ChatTemplate
 from engine.errors import EngineError
+from engine.text.chat_template import ChatTemplate
 from tests.fakes.mutations import mutate
 from tests.fuzz.conftest import Budget
 

@@ -8,13 +8,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, rule
 
-from engine.core import Delivery, EngineCore, Submission
 from engine.errors import EngineError, EngineFault
-from engine.isolation import StepFailure
+from engine.metrics.stats import StatsRecorder
 from engine.ports import LoadedModel
 from engine.requests import EngineUsage, FinishReason, GenerationEvent
-from engine.sampling import request_limits, validate
-from engine.stats import StatsRecorder
+from engine.serving.core import Delivery, EngineCore, Submission
+from engine.serving.isolation import StepFailure
+from engine.serving.validation import request_limits, validate
 from engine.step import Step
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.engines import config, request

@@ -22,7 +22,7 @@ from engine import (
     PoisonRequest,
     PromptTooLong,
 )
-from engine.grammar import GrammarCompiler
+from engine.text.grammar import GrammarCompiler
 from gateway.api import chat
 from gateway.backends.engine_values import as_gateway_error, sampling_of
 from gateway.backends.local_engine import LocalBackend, make_engine

@@ -10,9 +10,9 @@ import pytest
 from tokenizers import Regex, normalizers
 from tokenizers.normalizers import Normalizer
 
-from engine.chat_template import ChatTemplate
-from engine.tokenizer import ChatTokenizer
-from engine.vocabulary import Vocabulary
+from engine.text.chat_template import ChatTemplate
+from engine.text.tokenizer import ChatTokenizer
+from engine.text.vocabulary import Vocabulary
 from engine.weights.loader import open_checkpoint
 from gateway.guardrails.lookalikes import plain_form
 from gateway.guardrails.scan import scan

@@ -1,0 +1,323 @@
+"""Runs the model: one forward pass a step over prefill chunks and decodes alike. Implements `engine.step.Runner`.
+
+Owns the weights, the KV storage and the persistent arrays. Must not know queues, policies or text. The module's
+`load_model` is the product's loader.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from math import isfinite
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from engine.config import EngineConfig
+from engine.errors import EngineFault, EngineUnavailable, InvalidInput
+from engine.execution.batch import BatchArrays, StepTensors
+from engine.execution.device import DTYPES, load_ops, resolve_device, resolve_dtype
+from engine.execution.embedder import SentenceEncoder
+from engine.execution.generation_defaults import sampling_defaults
+from engine.execution.kernel_timer import KernelClock
+from engine.execution.kv_sizing import count_blocks
+from engine.execution.pooling import Pooler
+from engine.execution.sampler import Sampler
+from engine.model_config import ModelConfig
+from engine.models.bert import ARCHITECTURES as BERT_ARCHITECTURES
+from engine.models.decoder import Decoder, ForwardBatch
+from engine.models.registry import load_model as load_decoder
+from engine.models.source import WeightSource
+from engine.ports import LoadedModel
+from engine.step import SampledToken, Step, StepResult, Work
+from engine.text.tokenizer import ChatTokenizer
+from engine.weights.loader import Checkpoint, open_checkpoint
+from engine.weights.untrusted import model_files
+from kernels.contracts import QUANTIZATIONS, KVCache
+
+Progress = Callable[[str, float], None]
+PromptLogprob = tuple[int, float, int, tuple[tuple[int, float], ...]]
+_PROMPT_LOGPROB_ROWS = 64
+"""Rows of logits held at once for prompt log-probabilities: [rows, vocab] in float32 is the largest tensor we make."""
+
+
+class ModelRunner:
+    """`progress(stage, percent)` is called while loading. Raises what loading raises; see `engine.errors`.
+
+    `checkpoint` is `config.model` where the caller has opened it already.
+    """
+
+    def __init__(
+        self, config: EngineConfig, progress: Progress | None = None, checkpoint: Checkpoint | None = None
+    ) -> None:
+        _refuse_unsupported(config)
+        self._config, self._progress = config, progress or _no_progress
+        if config.threads is not None:
+            torch.set_num_threads(config.threads)
+        self._device = resolve_device(config.device)
+        self._dtype = resolve_dtype(config.dtype, self._device)
+        checkpoint = checkpoint or open_checkpoint(config.model)
+        self._hash = _BackgroundHash(checkpoint)
+        self.model_config: ModelConfig = checkpoint.config
+        self._progress("tokenizer", 0.0)
+        self.tokenizer = ChatTokenizer.from_checkpoint(checkpoint)
+        self.tokenizer.llguidance()  # now, and not when the first request with a grammar comes: it stops every thread
+        self._progress("kernels (compiled once per machine)", 0.0)
+        self._ops = load_ops(config, self._device)
+        self._model: Decoder | None = self._load(checkpoint)
+
+        self.block_size, self.vocab_size = config.block_size, self.model_config.vocab_size
+        self.eos_token_ids = self.tokenizer.eos_token_ids
+        self.num_blocks = count_blocks(config, self.model_config, self._dtype, self._device)
+        self.max_model_len = min(_window(config, self.model_config), self.num_blocks * self.block_size)
+        self._caches = [self._allocate() for _ in range(self.model_config.num_layers)]
+        self._model.bind(self._caches, self.max_model_len)
+        blocks_each = -(-self.max_model_len // self.block_size)
+        self._arrays = BatchArrays(
+            config.max_num_batched_tokens, config.max_num_seqs, blocks_each, self.block_size, self._device
+        )
+        self._clock = KernelClock()
+        self._sampler = Sampler(
+            self._ops, self.vocab_size, config.max_num_seqs, self.eos_token_ids, self._device, self._clock
+        )
+        self._pooler = Pooler(config.pooling)
+        _return_freed_memory()
+        self._progress("ready", 100.0)
+
+    @property
+    def model_sha256(self) -> str:
+        """Waits for the hash if it is not done yet."""
+        return self._hash.value()
+
+    @property
+    def kv_cache_bytes(self) -> int:
+        return sum(cache.nbytes for cache in self._caches)
+
+    def execute(self, step: Step) -> StepResult:
+        model = self._model
+        if model is None:
+            raise EngineUnavailable("the model's weights are unloaded", hint="wake the engine first")
+        started, self._clock.seconds = perf_counter(), 0.0
+        self._turn_over_slots(step)
+        if not step.work:
+            return StepResult()
+        tensors = self._arrays.fill(step)
+        with torch.inference_mode():
+            hidden = self._clock.run(model.forward, self._forward_batch(step, tensors))
+            tokens, faults = self._sample(model, step, tensors, hidden)
+            prompt_logprobs, pooled = self._prompt_evidence(model, step, tensors, hidden)
+            faults |= {slot: _not_finite() for slot, vector in pooled.items() if not isfinite(vector[0])}
+            pooled = {slot: vector for slot, vector in pooled.items() if slot not in faults}
+        total_s, kernel_s = perf_counter() - started, self._clock.seconds
+        return StepResult(tokens, prompt_logprobs, pooled, faults, host_s=total_s - kernel_s, kernel_s=kernel_s)
+
+    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for cache in self._caches:
+            self._ops.copy_blocks(cache, pairs)
+
+    def release_weights(self) -> None:
+        """Drop the weights and keep the KV storage; `restore_weights` reads the checkpoint again."""
+        self._model = None
+
+    def restore_weights(self) -> None:
+        if self._model is None:
+            model = self._load(open_checkpoint(self._config.model))
+            model.bind(self._caches, self.max_model_len)
+            self._model = model
+
+    def close(self) -> None:
+        self._model = None
+        self._caches = []
+
+    def _load(self, checkpoint: Checkpoint) -> Decoder:
+        checkpoint.on_progress = lambda done, total: self._progress("weights", 100.0 * done / total)
+        source = WeightSource(checkpoint, self._ops, self._device, self._dtype, self._config.quantization)
+        with torch.inference_mode():
+            return load_decoder(source)
+
+    def _allocate(self) -> KVCache:
+        model = self.model_config
+        return self._ops.allocate_kv_cache(
+            self.num_blocks, self.block_size, model.num_kv_heads, model.head_dim, self._dtype, self._device
+        )
+
+    def _turn_over_slots(self, step: Step) -> None:
+        for slot in step.freed_slots:
+            self._sampler.release(slot)
+            self._pooler.forget(slot)
+        for item in step.work:
+            if item.fresh:
+                self._sampler.admit(item.slot, item.sequence)
+                self._pooler.forget(item.slot)
+
+    def _forward_batch(self, step: Step, tensors: StepTensors) -> ForwardBatch:
+        model = self.model_config
+        plan = self._clock.run(
+            self._ops.plan_attention,
+            tensors.query_start,
+            tensors.kv_len,
+            tensors.block_tables,
+            self.block_size,
+            model.num_heads,
+            model.num_kv_heads,
+            model.head_dim,
+        )
+        rows = tensors.row_starts[-1]
+        wanted = None
+        if rows > len(step.work) and not _needs_all_rows(step):
+            last = [end - 1 for item, _, end in _spans(step, tensors) if item.sample]
+            wanted = torch.tensor(last, dtype=torch.int64)
+        return ForwardBatch(tensors.token_ids, tensors.positions, tensors.slot_mapping, plan, wanted)
+
+    def _sample(
+        self, model: Decoder, step: Step, tensors: StepTensors, hidden: Tensor
+    ) -> tuple[dict[int, SampledToken], dict[int, Exception]]:
+        work: Sequence[Work] = [item for item in step.work if item.sample and not item.pool]
+        if not work:
+            return {}, {}
+        last = hidden
+        if len(work) < hidden.shape[0]:
+            rows = [end - 1 for item, _, end in _spans(step, tensors) if item.sample and not item.pool]
+            last = hidden[torch.tensor(rows)]
+        normed = self._clock.run(model.last_norm, last)
+        work, normed, faults = self._sound(work, normed)
+        if not work:
+            return {}, faults
+        tokens, row_faults = self._sampler.sample(work, self._clock.run(model.logits, normed))
+        return tokens, faults | row_faults
+
+    def _sound(self, work: Sequence[Work], normed: Tensor) -> tuple[Sequence[Work], Tensor, dict[int, Exception]]:
+        """The rows without a NaN or an infinity, and a fault for each other one. Any such value shows in the sum."""
+        if isfinite(self._clock.run(torch.sum, normed).item()):
+            return work, normed, {}
+        sound = normed.isfinite().all(dim=1).tolist()
+        faults: dict[int, Exception] = {
+            item.slot: _not_finite() for item, fine in zip(work, sound, strict=True) if not fine
+        }
+        return (
+            [item for item in work if item.slot not in faults],
+            normed[torch.tensor(sound, device=self._device)],
+            faults,
+        )
+
+    def _prompt_evidence(
+        self, model: Decoder, step: Step, tensors: StepTensors, hidden: Tensor
+    ) -> tuple[dict[int, list[PromptLogprob]], dict[int, list[float]]]:
+        """By slot: the prompt log-probabilities of chunks that want them, and the vectors of embeddings that ended."""
+        if not _needs_all_rows(step):
+            return {}, {}
+        logprobs = {
+            item.slot: self._prompt_logprobs(model, item, hidden[first:end])
+            for item, first, end in _spans(step, tensors)
+            if item.want_prompt_logprobs
+        }
+        return logprobs, self._pool(model, step, tensors, hidden)
+
+    def _prompt_logprobs(self, model: Decoder, item: Work, hidden: Tensor) -> list[PromptLogprob]:
+        """For each position of the chunk that a prompt token follows: the evidence about that token."""
+        sequence, first = item.sequence, item.num_computed
+        targets = sequence.token_ids[first + 1 : min(first + item.num_new + 1, sequence.num_prompt_tokens)]
+        topk = sequence.sampling.prompt_logprobs or 0
+        found: list[PromptLogprob] = []
+        for start in range(0, len(targets), _PROMPT_LOGPROB_ROWS):
+            part = targets[start : start + _PROMPT_LOGPROB_ROWS]
+            normed = self._clock.run(model.last_norm, hidden[start : start + len(part)])
+            logits = self._clock.run(model.logits, normed)
+            ids = torch.tensor(part, device=self._device)
+            stats = self._clock.run(self._ops.row_stats, logits, ids, topk)
+            tops = zip(stats.top_ids.tolist(), stats.top_logprobs.tolist(), strict=True)
+            pairs = [tuple(zip(top_ids, logprobs, strict=True)) for top_ids, logprobs in tops]
+            found += zip(part, stats.logprob.tolist(), stats.rank.tolist(), pairs, strict=True)
+        return found
+
+    def _pool(self, model: Decoder, step: Step, tensors: StepTensors, hidden: Tensor) -> dict[int, list[float]]:
+        pooled = {}
+        for item, first, end in _spans(step, tensors):
+            if item.pool:
+                self._pooler.add(item.slot, self._clock.run(model.last_norm, hidden[first:end]))
+                if item.sample:
+                    pooled[item.slot] = self._pooler.finish(item.slot)
+        return pooled
+
+
+def _return_freed_memory() -> None:
+    """What loading has used and freed goes back to the system, where the C library (glibc) can be told to."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _no_progress(stage: str, percent: float) -> None:
+    """Nobody is watching."""
+
+
+def load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
+    """The product's loader: weights, tokenizer and content hash of `config.model`, a decoder or a sentence encoder."""
+    with model_files(Path(config.model).name):
+        return _load_model(config, progress)
+
+
+def _load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
+    checkpoint = open_checkpoint(config.model)
+    if checkpoint.config.architecture not in BERT_ARCHITECTURES:
+        runner = ModelRunner(config, progress, checkpoint)
+        defaults = sampling_defaults(checkpoint.path, checkpoint.metadata)
+        return LoadedModel(runner, runner.tokenizer, runner.model_sha256, sampling_defaults=defaults)
+    device = resolve_device(config.device)
+    encoder = SentenceEncoder(checkpoint, config, device, DTYPES.get(config.dtype, torch.float32))
+    progress("ready", 100.0)
+    return LoadedModel(encoder, encoder.tokenizer, checkpoint.sha256(), encoder)
+
+
+def _refuse_unsupported(config: EngineConfig) -> None:
+    if config.quantization not in QUANTIZATIONS:
+        known = ", ".join(str(name) for name in QUANTIZATIONS if name)
+        raise InvalidInput("quantization", config.quantization, f"must be one of {known}, or unset")
+    if config.tensor_parallel_size != 1:
+        raise InvalidInput(
+            "tensor_parallel_size", config.tensor_parallel_size, "this build runs a model in one process"
+        )
+
+
+def _window(config: EngineConfig, model: ModelConfig) -> int:
+    if config.max_model_len is None:
+        return model.max_position_embeddings
+    if config.max_model_len > model.max_position_embeddings:
+        limit = f"this model's window is {model.max_position_embeddings} tokens"
+        raise InvalidInput("max_model_len", config.max_model_len, limit)
+    return config.max_model_len
+
+
+def _spans(step: Step, tensors: StepTensors) -> Iterator[tuple[Work, int, int]]:
+    """Each work item with its first row and the row after its last."""
+    starts = tensors.row_starts
+    return zip(step.work, starts, starts[1:], strict=False)
+
+
+def _needs_all_rows(step: Step) -> bool:
+    """Whether some item asks for more than the next token."""
+    return any([item.want_prompt_logprobs or item.pool for item in step.work])  # noqa: C419 - twice as fast
+
+
+def _not_finite() -> EngineFault:
+    return EngineFault("the model gave values that are not finite", hint="try `--dtype float32`")
+
+
+class _BackgroundHash:
+    """Hashing half a gigabyte takes part of a second; it overlaps the loading of the weights."""
+
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self._result: list[str] = []
+        self._thread = threading.Thread(
+            target=lambda: self._result.append(checkpoint.sha256()), name="model-hash", daemon=True
+        )
+        self._thread.start()
+
+    def value(self) -> str:
+        self._thread.join()
+        if not self._result:
+            raise EngineFault("the model's files could not be hashed", hint="are they readable?")
+        return self._result[0]

@@ -1,0 +1,1 @@
+"""What the engine counts, and vLLM's Prometheus names for it."""

@@ -1,0 +1,41 @@
+"""When the newest token ends a sequence. Pure; knows tokens and grammar. Stop strings are the detokenizer's."""
+
+from __future__ import annotations
+
+from engine.requests import FinishReason
+from engine.sequence import Sequence
+from engine.text.repetition import HOPELESS_LOOP, is_looping
+
+REPETITION = "repetition"
+_LOOK_EVERY = 16
+Ending = tuple[FinishReason, str | int | None]
+
+
+def ending_of(sequence: Sequence, eos_token_ids: frozenset[int]) -> Ending | None:
+    """(reason, stop_reason) if the last token ends the sequence, else None.
+
+    EOS and stop ids count only after `min_tokens`. A grammar that can take no more text ends with `stop`; running out
+    of tokens first is `length`, so that a truncated document is never called complete; so is a text that is cut
+    because it repeats itself.
+    """
+    token, sampling = sequence.token_ids[-1], sequence.sampling
+    num_output = len(sequence.token_ids) - sequence.num_prompt_tokens
+    if num_output > sampling.min_tokens:
+        if token in eos_token_ids and not sampling.ignore_eos:
+            return FinishReason.STOP, None
+        if token in sampling.stop_token_ids:
+            return FinishReason.STOP, token
+    if sequence.grammar is not None and sequence.grammar.is_terminated:
+        return FinishReason.STOP, None
+    if num_output >= sequence.max_tokens:
+        return FinishReason.LENGTH, None
+    if sampling.stop_on_repetition and num_output % _LOOK_EVERY == 0 and _is_hopeless(sequence, num_output):
+        return FinishReason.LENGTH, REPETITION
+    return None
+
+
+def _is_hopeless(sequence: Sequence, num_output: int) -> bool:
+    """Who asks to go on after the end-of-sequence token is measuring, and gets every token."""
+    if num_output < HOPELESS_LOOP or sequence.sampling.ignore_eos:
+        return False
+    return is_looping(sequence.token_ids[-HOPELESS_LOOP:], HOPELESS_LOOP)
