@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.access.service import AccessService
+from gateway.access.history.service import AccessService
 from gateway.api.health import Part
 from gateway.audit.service import AuditService
 from gateway.descriptors import DescriptorPlan

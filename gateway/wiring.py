@@ -27,8 +27,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
 from starlette.types import ASGIApp
 
-from gateway.access.repository import PolicyRepository
-from gateway.access.service import AccessService
+from gateway.access.history.repository import PolicyRepository
+from gateway.access.history.service import AccessService
 from gateway.admin.assembly import AdminParts, admin_routers
 from gateway.admin.guard import PermissionGuard
 from gateway.api.admission import InFlight

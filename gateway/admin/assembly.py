@@ -8,14 +8,19 @@ from datetime import timedelta
 
 from fastapi import APIRouter
 
-from gateway.access.editor import PolicyEditor
-from gateway.access.holder import holder_of
-from gateway.access.service import AccessService
-from gateway.admin import audit, authz, content, engines, keys, limits, models, policies, revocations
-from gateway.admin.authz import LimitUse
-from gateway.admin.claims_reader import ClaimsReader
+from gateway.access.decision.effective_subject import holder_of
+from gateway.access.history.editor import PolicyEditor
+from gateway.access.history.service import AccessService
+from gateway.admin import engines, limits, models
+from gateway.admin.audit import content
+from gateway.admin.audit import routes as audit
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.admin.policy_views import VersionDetail, version_detail
+from gateway.admin.identity import keys, revocations
+from gateway.admin.policies import authz
+from gateway.admin.policies import routes as policies
+from gateway.admin.policies.authz import LimitUse
+from gateway.admin.policies.claims_reader import ClaimsReader
+from gateway.admin.policies.views import VersionDetail, version_detail
 from gateway.admin.reach import reach_of
 from gateway.audit.content_reader import ContentReader
 from gateway.audit.reader import AuditReader

@@ -13,9 +13,9 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
 
-from gateway.access.holder import holder_of
-from gateway.access.quotas import limits_for
-from gateway.access.service import AccessService
+from gateway.access.decision.effective_subject import holder_of
+from gateway.access.decision.quotas import limits_for
+from gateway.access.history.service import AccessService
 from gateway.admin.bodies import AdminBody, Page, json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.models import card_of

@@ -7,7 +7,7 @@ from typing import Literal
 from fastapi import APIRouter, Depends
 from pydantic import BaseModel, Field
 
-from gateway.access.service import AccessService
+from gateway.access.history.service import AccessService
 from gateway.admin.bodies import Page
 from gateway.admin.guard import PermissionGuard
 from gateway.errors import NotFound

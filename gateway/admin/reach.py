@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.access.service import AccessService
+from gateway.access.history.service import AccessService
 from gateway.admin.guard import AdminCall
 from gateway.errors import NotPermitted
 from gateway.flow.values import ANONYMOUS

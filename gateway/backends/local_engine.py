@@ -1,4 +1,4 @@
-"""The in-process engine as a backend: the only module of the gateway that imports `engine`.
+"""The in-process engine as a backend: what the gateway knows of `engine` is here and in `engine_values`.
 
 Turns requests into the engine's values and its events into chunks, and its errors into the gateway's. Models load in
 the background, one after the other, while the port already answers. Knows no users: the salt and the share it passes on

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.access.bench import bench_policy
+from gateway.access.decision.bench import bench_policy
 from gateway.benchmark.ports import free_port
 from gateway.benchmark.systems import GATEWAY_CORE, Target, esclusa, litellm, portkey
 

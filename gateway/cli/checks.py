@@ -162,8 +162,8 @@ def check_secrets(settings: Settings) -> Finding:
 
 
 def check_policy(settings: Settings) -> Finding:
-    from gateway.access.compiler import compile_policy
-    from gateway.access.parsing import parse_policy
+    from gateway.access.decision.compiler import compile_policy
+    from gateway.access.document.parsing import parse_policy
     from gateway.wiring import default_policy
 
     path = settings.access.policy_file or default_policy()
@@ -175,8 +175,8 @@ def check_policy(settings: Settings) -> Finding:
 
 
 def check_content(settings: Settings) -> Finding:
-    from gateway.access.lint import STORING
-    from gateway.access.parsing import parse_policy
+    from gateway.access.decision.lint import STORING
+    from gateway.access.document.parsing import parse_policy
     from gateway.audit.content_keys import load_content_keys
     from gateway.wiring import default_policy
 

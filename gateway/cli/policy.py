@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 if TYPE_CHECKING:
-    from gateway.access.snapshot import Snapshot
+    from gateway.access.decision.compiled_policy import Snapshot
     from gateway.cli.policy_remote import AdminClient
     from gateway.flow.values import ModelCard
 
@@ -36,7 +36,7 @@ def check(files: list[Path] = FILES, config: Path | None = CONFIG, as_json: bool
 
     Example: esclusa policy check policies/default.yaml
     """
-    from gateway.access.problems import PolicyInvalid
+    from gateway.access.document.problems import PolicyInvalid
     from gateway.cli.policy_files import is_table, load_policy, policy_paths
 
     catalog = _catalog(config)
@@ -116,7 +116,7 @@ def explain(
 
     Example: esclusa policy explain policies/default.yaml --role employee --model qwen2.5-coder-0.5b-instruct
     """
-    from gateway.access.third_person import about_others
+    from gateway.access.decision.third_person import about_others
     from gateway.cli.policy_files import explain_file
 
     if file is None:
@@ -165,8 +165,8 @@ def diff(
 
     Example: esclusa policy diff current policies/default.yaml --url http://127.0.0.1:8080
     """
-    from gateway.access.diff import differences, text_diff
-    from gateway.access.parsing import parse_policy
+    from gateway.access.document.diff import differences, text_diff
+    from gateway.access.document.parsing import parse_policy
 
     sides = [_side(name, url, token) for name in (before, after)]
     documents = [
@@ -271,7 +271,7 @@ def schema() -> None:
 
     Example: esclusa policy schema > policy.schema.json
     """
-    from gateway.access.document import PolicySet
+    from gateway.access.document.model import PolicySet
 
     print(json.dumps(PolicySet.model_json_schema(), indent=2))
 

@@ -11,10 +11,10 @@ from contextlib import AsyncExitStack
 from getpass import getuser
 from pathlib import Path
 
-from gateway.access.diff import Difference, differences, summary
-from gateway.access.parsing import parse_policy
-from gateway.access.repository import PolicyRepository
-from gateway.access.versions import Author, NewVersion, StaleVersion, StoredVersion
+from gateway.access.document.diff import Difference, differences, summary
+from gateway.access.document.parsing import parse_policy
+from gateway.access.history.repository import PolicyRepository
+from gateway.access.history.versions import Author, NewVersion, StaleVersion, StoredVersion
 from gateway.cli.on_record import open_audit
 from gateway.cli.policy_files import LoadedPolicy, load_policy, run_file, syntax_of
 from gateway.errors import ConfigError

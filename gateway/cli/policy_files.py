@@ -7,14 +7,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from gateway.access.compiler import compile_policy, find_warnings
-from gateway.access.decision_tests import DecisionTable, TestResult, context_of, principal_of, run_tests
-from gateway.access.document import Given, PolicySet
-from gateway.access.explain import explain
-from gateway.access.parsing import parse_source
-from gateway.access.problems import Problem
-from gateway.access.snapshot import Snapshot
-from gateway.access.source import Source, read_source
+from gateway.access.decision.compiled_policy import Snapshot
+from gateway.access.decision.compiler import compile_policy, find_warnings
+from gateway.access.decision.decision_tests import DecisionTable, TestResult, context_of, principal_of, run_tests
+from gateway.access.decision.explain import explain
+from gateway.access.document.model import Given, PolicySet
+from gateway.access.document.parsing import parse_source
+from gateway.access.document.problems import Problem
+from gateway.access.document.source import Source, read_source
 from gateway.errors import ConfigError
 from gateway.flow.values import ModelCard
 

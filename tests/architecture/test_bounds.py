@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pydantic import BaseModel
 
-from gateway.access.document import PolicySet
-from gateway.admin.audit import EventQuery
+from gateway.access.document.model import PolicySet
+from gateway.admin.audit.routes import EventQuery
 from gateway.admin.bodies import AdminBody
 from gateway.api.bounds import FewFields
 from gateway.api.openapi import ROUTES

@@ -11,9 +11,9 @@ import httpx2
 import pytest
 from pydantic import BaseModel
 
-from gateway.access.document import PolicySet
-from gateway.access.parsing import parse_policy
-from gateway.admin.audit_views import EventDetail, EventPage
+from gateway.access.document.model import PolicySet
+from gateway.access.document.parsing import parse_policy
+from gateway.admin.audit.views import EventDetail, EventPage
 from gateway.api.answers import (
     Alive,
     ChatCompletion,

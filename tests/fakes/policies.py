@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from gateway.access.compiler import compile_policy
-from gateway.access.document import PolicySet
-from gateway.access.evaluator import evaluate
-from gateway.access.parsing import parse_source
-from gateway.access.snapshot import Snapshot
-from gateway.access.source import read_source
+from gateway.access.decision.compiled_policy import Snapshot
+from gateway.access.decision.compiler import compile_policy
+from gateway.access.decision.evaluator import evaluate
+from gateway.access.document.model import PolicySet
+from gateway.access.document.parsing import parse_source
+from gateway.access.document.source import read_source
 from gateway.flow.context import Client, RequestContext
 from gateway.flow.values import Decision, ModelCard, Principal
 

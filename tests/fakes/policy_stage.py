@@ -12,11 +12,13 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
-from gateway.access.editor import SeenAs, nobody
-from gateway.access.repository import PolicyRepository
-from gateway.access.service import AccessService
-from gateway.admin import authz, models, policies
+from gateway.access.history.editor import SeenAs, nobody
+from gateway.access.history.repository import PolicyRepository
+from gateway.access.history.service import AccessService
+from gateway.admin import models
 from gateway.admin.guard import PermissionGuard
+from gateway.admin.policies import authz
+from gateway.admin.policies import routes as policies
 from gateway.api.errors import install_handlers
 from gateway.flow.context import SystemClock, SystemIds
 from gateway.flow.values import AdminEvent, Exchange, ModelCard, PastDecision, Principal

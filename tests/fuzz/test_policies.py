@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.access.parsing import parse_policy
-from gateway.access.problems import PolicyInvalid
+from gateway.access.document.parsing import parse_policy
+from gateway.access.document.problems import PolicyInvalid
 from tests.fakes.mutations import mutate
 from tests.fuzz.conftest import Budget
 

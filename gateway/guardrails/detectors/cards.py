@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from gateway.guardrails.checksums import luhn
+from gateway.guardrails.detectors.checksums import luhn
 from gateway.guardrails.detectors.form import form
 
 NAME = "payment"

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.guardrails.checksums import mod_97
+from gateway.guardrails.detectors.checksums import mod_97
 from gateway.guardrails.spans import Span
 
 NAME = "payment"

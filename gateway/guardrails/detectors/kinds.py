@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.guardrails import checksums
+from gateway.guardrails.detectors import checksums
 from gateway.guardrails.detectors.cards import is_card
 from gateway.guardrails.detectors.form import anything
 from gateway.guardrails.detectors.iban import is_iban

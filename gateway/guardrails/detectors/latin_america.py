@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.guardrails import checksums
-from gateway.guardrails.detectors import kinds
+from gateway.guardrails.detectors import checksums, kinds
 from gateway.guardrails.detectors.form import form, weak
 
 NAME = "ids"

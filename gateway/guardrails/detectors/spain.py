@@ -3,7 +3,7 @@ certain; a company's number that stands bare only looks like one."""
 
 from __future__ import annotations
 
-from gateway.guardrails import checksums
+from gateway.guardrails.detectors import checksums
 from gateway.guardrails.detectors.form import form, weak
 
 NAME = "ids"

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.engine.test_tokenizer import sentencepiece_metadata
 from tokenizers import AddedToken, Regex, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import BPE, WordPiece
 
@@ -20,6 +19,7 @@ from engine.text.encoding import TextEncoder
 from engine.text.tokenizer import ChatTokenizer
 from engine.text.vocabulary import WORDS, Vocabulary
 from engine.weights.loader import open_checkpoint
+from tests.engine.text.test_tokenizer import sentencepiece_metadata
 from tests.fakes.demo_models import LARGE, SMALL, demo_model
 
 MERGES = ["h o", "l a", "ho la", "Ġ ho", "Ġho la", "Ġ Ġ", "ĠĠ ĠĠ", ", Ġ", "c a", "n a", "1 2", "e l", "Ċ Ċ", "! !"]

@@ -11,8 +11,8 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 
-from gateway.access.repository import PolicyRepository
-from gateway.access.service import AccessService
+from gateway.access.history.repository import PolicyRepository
+from gateway.access.history.service import AccessService
 from gateway.admin import limits
 from gateway.admin.guard import PermissionGuard
 from gateway.api.errors import install_handlers

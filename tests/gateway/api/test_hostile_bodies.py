@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
-from gateway.admin.identity_views import NewAccount
+from gateway.admin.identity.views import NewAccount
 from gateway.admin.limits import ResetBody
 from gateway.api import chat, completions, embeddings
 from gateway.api.body import MAX_DEPTH, MAX_VALUES, parse_json

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.access.vocabulary import ADMIN_ACTIONS
+from gateway.access.document.vocabulary import ADMIN_ACTIONS
 from gateway.app import create_app
 from tests.fakes.routes import filled, flat_routes
 from tests.fakes.stage import Stage, _connect, apart

@@ -14,13 +14,13 @@ import uvicorn
 from sqlalchemy import text
 from typer.testing import CliRunner, Result
 
-from gateway.access.repository import PolicyRepository
+from gateway.access.history.repository import PolicyRepository
 from gateway.cli.policy import app
 from gateway.errors import ConfigError
 from gateway.flow.values import Effect
 from gateway.storage.postgres import make_engine
 from tests.fakes.policy_stage import SEED, policy_stage
-from tests.gateway.admin.test_policies_guards import past
+from tests.gateway.admin.policies.test_guards import past
 
 TEXT = SEED.read_text(encoding="utf-8")
 SMALLER = TEXT.replace("maxOutputTokens: 2048", "maxOutputTokens: 1024")

@@ -14,9 +14,9 @@ from fastapi import FastAPI
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.admin import keys as key_routes
-from gateway.admin import revocations as revocation_routes
 from gateway.admin.guard import PermissionGuard
+from gateway.admin.identity import keys as key_routes
+from gateway.admin.identity import revocations as revocation_routes
 from gateway.api.errors import install_handlers
 from gateway.errors import GatewayError, Unavailable
 from gateway.flow.context import RequestContext, SystemClock, SystemIds

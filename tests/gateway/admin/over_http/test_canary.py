@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.access.vocabulary import ADMIN_ACTIONS
+from gateway.access.document.vocabulary import ADMIN_ACTIONS
 from gateway.app import create_app
 from gateway.audit.erasure import erase
 from gateway.audit.public_path import HIDDEN, public_path

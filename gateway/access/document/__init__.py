@@ -1,0 +1,1 @@
+"""A policy as it is written: its text, its typed shape, and what is wrong with it. Decides nothing."""

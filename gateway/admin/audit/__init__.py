@@ -1,0 +1,1 @@
+"""Routes of the audit trail and of kept content."""

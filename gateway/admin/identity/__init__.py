@@ -1,0 +1,1 @@
+"""Routes of service accounts, API keys and revocations."""
