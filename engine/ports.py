@@ -1,4 +1,4 @@
-"""What the scheduling half asks of the numeric half besides `step.Runner`: a tokenizer, an embedder, a loader.
+"""Ports from the scheduling half to the numeric half besides `step.Runner`: a tokenizer, an embedder, a loader.
 
 Protocols and one value only; no torch, no files. The product's loader is `engine.execution.runner.load_model`; tests
 pass fakes.
@@ -49,14 +49,14 @@ class Embedder(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """What a loader gives. `embedder` replaces the runner's pooling where the model is a pure encoder."""
+    """A loaded model. `embedder` replaces the runner's pooling where the model is a pure encoder."""
 
     runner: Runner
     tokenizer: TokenizerPort
     model_sha256: str = ""
     embedder: Embedder | None = None
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
-    """What the model's makers recommend, by the names of `SamplingParams`."""
+    """The makers' recommended sampling, by the names of `SamplingParams`."""
 
 
 Loader = Callable[[EngineConfig, Progress], LoadedModel]

@@ -1,4 +1,4 @@
-"""What goes into the engine and what comes out, as immutable values. No torch, no queues.
+"""Requests to the engine and the events it returns, as immutable values. No torch, no queues.
 
 The gateway sends a `GenerationRequest` and receives `GenerationEvent`s; nothing else crosses the border.
 """
@@ -153,7 +153,7 @@ class GenerationEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PromptScore:
-    """What one prefill of a prompt tells: for routing on engine evidence."""
+    """The score of one prefill of a prompt: for routing on engine evidence."""
 
     first_entropy: float
     first_margin: float

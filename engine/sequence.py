@@ -27,7 +27,7 @@ class Kind(Enum):
 
 
 class Consumption:
-    """What a request has cost so far, for whoever gives it up. Filled by the engine thread, read from any."""
+    """The usage of a request so far, also when it is abandoned. Written by the engine thread, read from any."""
 
     def __init__(self) -> None:
         self.sequences: tuple[Sequence, ...] = ()

@@ -14,7 +14,7 @@ from engine.requests import SamplingParams
 
 
 class SequenceView(Protocol):
-    """What a runner may read of a sequence. It never writes to it."""
+    """A runner's read-only view of a sequence."""
 
     request_id: str
     choice: int

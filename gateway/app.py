@@ -15,11 +15,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import chat, completions, embeddings, health, models
 from gateway.api.body import BodyReader
+from gateway.api.edge_middleware import EdgeMiddleware
 from gateway.api.errors import install_handlers
-from gateway.api.lobby import BootProgress, Lobby
-from gateway.api.middleware import Front
 from gateway.api.openapi import Document, describe
 from gateway.api.refusals import Refusals
+from gateway.api.startup_app import BootProgress, StartupApp
 from gateway.descriptors import DescriptorPlan
 from gateway.errors import ConfigError
 from gateway.flow.context import SystemIds
@@ -34,7 +34,7 @@ Ready = Callable[[Services, str], Awaitable[None]]
 class Gateway(FastAPI):
     """FastAPI with our front door around it, so that nothing runs before a request has its context and its limits."""
 
-    front: Front
+    front: EdgeMiddleware
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.front(scope, receive, send)
@@ -60,7 +60,7 @@ def create_app(services: Services) -> Gateway:
     inference: dict[str, ASGIApp] = {
         route.PATH: route.endpoint(services.pipeline, reader) for route in (chat, completions, embeddings)
     }
-    app.front = Front(
+    app.front = EdgeMiddleware(
         app.routed,
         clock=services.clock,
         ids=services.ids,
@@ -128,12 +128,13 @@ async def serve(
     host, port = listener.getsockname()[:2]
     url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
     refusals = Refusals()
-    lobby = Lobby(progress, SystemIds(), refusals)
-    server = make_server(lobby, http, refusals)
+    startup_app = StartupApp(progress, SystemIds(), refusals)
+    server = make_server(startup_app, http, refusals)
     running = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     restore = handle_signals(stop, server)
     boot = asyncio.create_task(
-        _boot(settings, prepare, on_ready, plan, progress, lobby, server, running, stop, url, metrics), name="boot"
+        _boot(settings, prepare, on_ready, plan, progress, startup_app, server, running, stop, url, metrics),
+        name="boot",
     )
     try:
         await asyncio.wait({boot, running}, return_when=asyncio.FIRST_COMPLETED)
@@ -158,7 +159,7 @@ async def _boot(
     on_ready: Ready | None,
     plan: DescriptorPlan,
     progress: BootProgress,
-    lobby: Lobby,
+    startup_app: StartupApp,
     server: GatewayServer,
     running: asyncio.Task[None],
     stop: asyncio.Event,
@@ -175,8 +176,8 @@ async def _boot(
             return
         async with open_services(preparing.result(), progress, plan) as services:
             services.expose("connections", server.connections.state)
-            lobby.open(create_app(services))
-            lobby.refusals.connect(services.count)
+            startup_app.open(create_app(services))
+            startup_app.refusals.connect(services.count)
             metrics = None if metrics_listener is None else services.serve_metrics(make_server, metrics_listener)
             loaded = asyncio.create_task(services.wait_loaded())
             await asyncio.wait({loaded, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -186,8 +187,8 @@ async def _boot(
                 if on_ready is not None:
                     await on_ready(services, url)
                 await stopping
-                lobby.leave()
-                await server.announce(settings.http.drain_delay_s)
+                startup_app.leave()
+                await server.announce_drain(settings.http.drain_delay_s)
             loaded.cancel()
             # Drain while the services still stand: requests in flight end, are settled and recorded.
             server.should_exit = True
@@ -202,7 +203,7 @@ async def _boot(
 
 
 def settle_memory() -> None:
-    """What was built so far lives as long as the process: without it, a full collection costs tens of milliseconds."""
+    """Freeze the objects built so far, which live as long as the process: a collection costs tens of milliseconds."""
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""Where settings come from: a YAML file with positions, the environment, overrides; merged, validated, explained.
+"""Sources of settings: a YAML file with positions, the environment, overrides; merged, validated, explained.
 
 Owns reading and error texts; knows nothing of what the settings mean. Values are never repeated in an error, because
 any of them may be a secret.

@@ -23,7 +23,7 @@ _SHORTAGES = {errno.EMFILE, errno.ENFILE}
 
 @dataclass(frozen=True, slots=True)
 class DescriptorPlan:
-    """What fits below `limit`; `lowered` when that is less than what is configured."""
+    """The admission that fits below `limit`; `lowered` when that is less than configured."""
 
     limit: int
     needed: int
@@ -69,13 +69,13 @@ def raise_limit(wanted: int = ENOUGH) -> int:
 def measure(plan: DescriptorPlan) -> dict[str, object]:
     """For metrics: what is open now beside what may be."""
     folder = Path("/proc/self/fd")
-    told: dict[str, object] = {
+    fields: dict[str, object] = {
         "limit": plan.limit,
         "needed": plan.needed,
         "max_connections": plan.connections,
         "max_requests": plan.requests,
     }
-    return {**told, "open": sum(1 for _ in folder.iterdir())} if folder.is_dir() else told
+    return {**fields, "open": sum(1 for _ in folder.iterdir())} if folder.is_dir() else fields
 
 
 def is_shortage(error: BaseException | None) -> bool:

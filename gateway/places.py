@@ -1,4 +1,4 @@
-"""Where this installation keeps its own files. Decides names only; creates nothing.
+"""Paths of this installation's own files. Decides names only; creates nothing.
 
 One answer for the gateway, the command line and local mode: who writes a spool and who reads it must look alike.
 """

@@ -1,4 +1,4 @@
-"""What each part of the gateway says about itself, for `/readyz` and metrics. Reads states; does no I/O.
+"""Readiness of each part of the gateway, for `/readyz` and metrics. Reads states; does no I/O.
 
 To add a part, write a function that returns a `Part` and name it in `read_parts`. States are closed words of ours,
 because strangers read them; `serves=False` takes this replica out of load balancing.
@@ -68,9 +68,11 @@ def _postgres(kept: Mapping[str, object], postgres: PostgresWatch) -> Part:
     return Part("postgres", postgres.state)
 
 
-def _engine(told: Mapping[str, object]) -> Part:
-    state = str(told["state"])
+def _engine(engine_status: Mapping[str, object]) -> Part:
+    state = str(engine_status["state"])
     serves = state in ("ready", "degraded")
     if serves:
         return Part("engine", state)
-    return Part("engine", state, serves=False, stage=str(told["stage"]), percent=float(str(told["percent"])))
+    return Part(
+        "engine", state, serves=False, stage=str(engine_status["stage"]), percent=float(str(engine_status["percent"]))
+    )

@@ -63,19 +63,19 @@ class GatewayServer(uvicorn.Server):
         self.connections = connections
         self.announces = False
         """Told by SIGTERM: whoever sends requests here learns it from `/readyz` before the port closes."""
-        self._hurried = asyncio.Event()
+        self._forced = asyncio.Event()
 
-    def hurry(self) -> None:
+    def force_exit_now(self) -> None:
         """The second signal: neither waits for others nor for running requests."""
         self.force_exit = True
-        self._hurried.set()
+        self._forced.set()
 
-    async def announce(self, delay_s: float) -> None:
+    async def announce_drain(self, delay_s: float) -> None:
         """Go on serving while load balancers notice."""
         if self.announces and not self.should_exit:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
-                    await self._hurried.wait()
+                    await self._forced.wait()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen with an acceptor of our own, which waits where uvloop's would reset connections."""
@@ -191,7 +191,7 @@ def handle_signals(stop: asyncio.Event, server: GatewayServer) -> Callable[[], N
 
     def received(number: signal.Signals) -> None:
         if stop.is_set() and number is not signal.SIGHUP:
-            server.hurry()
+            server.force_exit_now()
         server.announces = server.announces or number in ANNOUNCING
         stop.set()
 

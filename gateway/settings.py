@@ -243,7 +243,7 @@ def _micro(units: Decimal | None, micro: int) -> int:
 
 
 class ModelSettings(Section):
-    """One catalogue entry. `path` for the local engine, `upstream` for an OpenAI-compatible server."""
+    """One catalog entry. `path` for the local engine, `upstream` for an OpenAI-compatible server."""
 
     id: str
     tier: Literal["small", "large"] | None = None

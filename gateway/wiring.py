@@ -33,8 +33,8 @@ from gateway.admin.assembly import AdminParts, admin_routers
 from gateway.admin.guard import PermissionGuard
 from gateway.api.admission import InFlight
 from gateway.api.health import Part, Readiness
-from gateway.api.lobby import BootProgress
 from gateway.api.refusals import Count
+from gateway.api.startup_app import BootProgress
 from gateway.audit.content import ContentSealer
 from gateway.audit.content_keys import load_content_keys
 from gateway.audit.content_reader import ContentReader
@@ -101,7 +101,7 @@ class Services:
     backends: Mapping[str, Backend] = field(default_factory=dict)
     engines: EngineOperator | None = None
     warnings: Callable[[], tuple[str, ...]] = tuple
-    """What an operator should hear when the gateway is ready."""
+    """Notices to an operator once the gateway is ready."""
 
     def expose(self, part: str, state: Callable[[], Mapping[str, object]]) -> None:
         """Add the numbers of a part that is built outside of here to `/metrics`."""

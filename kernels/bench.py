@@ -26,7 +26,7 @@ MINIMUM_S = 0.15
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What this machine does at best, measured: bytes/s of a copy (read plus write), flop/s of a float32 product."""
+    """The measured best of this machine: bytes/s of a copy (read plus write), flop/s of a float32 product."""
 
     copy_gb_per_s: float
     matmul_gflop_per_s: float

@@ -201,7 +201,7 @@ class Choice:
 
 
 class Ops(Protocol):
-    """What `dispatch.load` returns. Signatures here are what every back end implements."""
+    """The ops that `dispatch.load` returns. Every back end implements these signatures."""
 
     def rms_norm(self, x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
         """`x / sqrt(mean(x^2) + eps) * (weight + offset)`, arXiv 1910.07467. Gemma: `offset=1`."""

@@ -36,7 +36,7 @@ OVERRUN = 3.0
 
 
 def measure(job: dict[str, Any]) -> Row:
-    """What has come when the chosen part takes `OVERRUN` times the limit is reported as such."""
+    """Results so far are reported as such when the chosen part takes `OVERRUN` times the limit."""
     limit_s = float(job.get("time_limit_s", 240.0))
     port = free_port()
     threads = str(job.get("threads") or len(os.sched_getaffinity(0)))

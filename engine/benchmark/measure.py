@@ -1,4 +1,4 @@
-"""What is reported of one system, and how it is computed from token times. Pure."""
+"""The figures reported for one system, computed from token times. Pure."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Row:
     host_ms_per_step: float | None = None
     ready_s: float | None = None
     note: str = ""
-    """What a reader must know to compare fairly (dtype, version, preloads)."""
+    """Notes for a fair comparison (dtype, version, preloads)."""
 
 
 def percentile(values: Sequence[float], q: float) -> float | None:

@@ -1,4 +1,4 @@
-"""How large a model is by its parameters: the yardstick of memory figures. Reads headers, no weights."""
+"""The size of a model's parameters in bytes, against which memory figures are compared. Reads headers, no weights."""
 
 from __future__ import annotations
 

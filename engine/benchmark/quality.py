@@ -1,4 +1,4 @@
-"""What a quantization costs in quality: perplexity of one text through the engine's own prompt log-probabilities.
+"""The quality loss of a quantization: perplexity of one text from the engine's own prompt log-probabilities.
 
 `python -m engine.benchmark.quality < job.json > row.json` measures one quantization; `compare` runs one process each.
 The text (`text_sample.txt`: English and Spanish prose, dialogue, Python, SQL, JSON) was written for this repository.

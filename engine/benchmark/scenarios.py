@@ -1,4 +1,4 @@
-"""What one throughput figure hides, as fields of our row: `python -m engine.benchmark.scenarios < job.json`.
+"""Scenarios beyond one throughput figure, as fields of our row: `python -m engine.benchmark.scenarios < job.json`.
 
 A warm prefix, a long prompt beside running streams, the price of sampling, and memory; all with the configuration that
 serving has by default (prefix cache on, prefill paced).

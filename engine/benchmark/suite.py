@@ -25,7 +25,7 @@ ALLOCATOR = Path("/usr/lib/x86_64-linux-gnu/libtcmalloc_minimal.so.4")
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Where the peers live; None where the operator did not say. `time_limit_s`: of one run of one peer that can
+    """The paths of the peers; None where the operator gave none. `time_limit_s`: of one run of one peer that can
     measure a part of the workload when all of it would take longer."""
 
     vllm_python: Path | None = None
@@ -145,7 +145,7 @@ def _environment() -> dict[str, str]:
 
 
 def _vllm_environment(python: Path) -> dict[str, str]:
-    """What vLLM asks for on a CPU: a thread-caching allocator, Intel's OpenMP, one thread a core."""
+    """The environment vLLM recommends on a CPU: a thread-caching allocator, Intel's OpenMP, one thread a core."""
     openmp = next(python.parent.parent.rglob("libiomp5.so"), None)
     preloads = [str(library) for library in (ALLOCATOR, openmp) if library is not None and library.exists()]
     return {

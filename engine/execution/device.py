@@ -1,4 +1,4 @@
-"""Where a model runs, in which precision, on which kernels: the answers to `auto`.
+"""Device, precision and kernel back end of a model: resolves `auto`.
 
 Owns the refusals that name what this machine lacks. Knows no model.
 """

@@ -1,4 +1,4 @@
-"""Whether a model's files can be read, without loading its weights: for `esclusa doctor`.
+"""Checks that a model's files can be read, without loading its weights: for `esclusa doctor`.
 
 Opens the checkpoint, builds the tokenizer and compiles the chat template as the loader does.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def check_model(path: str) -> str:
-    """What the files hold, in a line. Raises EngineError as loading would.
+    """The contents of the files, in a line. Raises EngineError as loading would.
 
     Reads the tensor directory and the tokenizer, which takes seconds at most; damage within the weights themselves is
     found by their hash only.

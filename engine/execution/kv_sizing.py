@@ -1,4 +1,4 @@
-"""How many KV blocks a model gets, as plain arithmetic.
+"""The number of KV blocks a model gets, as plain arithmetic.
 
 bytes per block = 2 (key and value) x layers x block_size x kv_heads x head_dim x bytes per element. The budget is
 `kv_cache_bytes`; else `num_kv_blocks` blocks; else a quarter of the free RAM, at most 4 GiB, on a CPU, or what
@@ -60,7 +60,7 @@ def available_ram() -> int:
 
 
 def _cgroup_rooms(root: Path, membership: Path) -> Iterator[int]:
-    """What each memory cgroup above this process still allows, of version 2 and 1; nothing where none has a limit."""
+    """The memory that each cgroup above this process still allows, of version 2 and 1; empty where none has a limit."""
     lines = membership.read_text(encoding="utf-8").splitlines() if membership.is_file() else []
     for line in lines:
         _, controllers, path = line.split(":", 2)

@@ -1,4 +1,4 @@
-"""What changes the logits of one sequence before a token is drawn, and the state that it needs between steps.
+"""Logits processors of one sequence, applied before a token is drawn, and their state between steps.
 
 Order (as documented): allowed ids, bad words, min_tokens, grammar mask, logit_bias, penalties. The grammar mask is
 applied by the sampler for all rows at once; that it comes first there changes nothing, because every mask is final:

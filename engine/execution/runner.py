@@ -102,7 +102,7 @@ class ModelRunner:
         if model is None:
             raise EngineUnavailable("the model's weights are unloaded", hint="wake the engine first")
         started, self._clock.seconds = perf_counter(), 0.0
-        self._turn_over_slots(step)
+        self._sync_slots(step)
         if not step.work:
             return StepResult()
         tensors = self._arrays.fill(step)
@@ -145,7 +145,7 @@ class ModelRunner:
             self.num_blocks, self.block_size, model.num_kv_heads, model.head_dim, self._dtype, self._device
         )
 
-    def _turn_over_slots(self, step: Step) -> None:
+    def _sync_slots(self, step: Step) -> None:
         for slot in step.freed_slots:
             self._sampler.release(slot)
             self._pooler.forget(slot)
@@ -245,7 +245,7 @@ class ModelRunner:
 
 
 def _return_freed_memory() -> None:
-    """What loading has used and freed goes back to the system, where the C library (glibc) can be told to."""
+    """Return freed memory to the system, where the C library (glibc) can."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
 

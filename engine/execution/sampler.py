@@ -50,7 +50,7 @@ class Sampler:
         self._views = tuple(values.numpy() for values in self._by_slot)
         self._gathered: tuple[list[int], list[Tensor]] = ([], [])
         """Slots of the last draw and their parameters; valid until a slot gets others."""
-        self._heated: set[int] = set()
+        self._sampled_slots: set[int] = set()
         """Slots that draw; the others are greedy."""
         self._watched: set[int] = set()
         """Slots whose tokens are described beyond their log-probability."""
@@ -62,21 +62,23 @@ class Sampler:
         """Read a sequence's parameters when it takes a slot (new or resumed)."""
         self.release(slot)
         params = sequence.sampling
-        heat = max(params.temperature, _LEAST_TEMPERATURE) if params.temperature > 0 else 0.0
+        temperature = max(params.temperature, _LEAST_TEMPERATURE) if params.temperature > 0 else 0.0
         seed = sequence.seed & (2**64 - 1)
         signed = seed if seed < 2**63 else seed - 2**64
-        for view, value in zip(self._views, (heat, params.top_k, params.top_p, params.min_p, signed), strict=True):
+        for view, value in zip(
+            self._views, (temperature, params.top_k, params.top_p, params.min_p, signed), strict=True
+        ):
             view[slot] = value
         self._gathered = ([], [])
-        if heat:
-            self._heated.add(slot)
+        if temperature:
+            self._sampled_slots.add(slot)
         if _is_watched(sequence):
             self._watched.add(slot)
         if needs_processing(sequence):
             self._processors[slot] = RowProcessor(sequence, self._eos, self._device)
 
     def release(self, slot: int) -> None:
-        self._heated.discard(slot)
+        self._sampled_slots.discard(slot)
         self._watched.discard(slot)
         self._processors.pop(slot, None)
 
@@ -161,15 +163,15 @@ class Sampler:
     def _draw(self, items: Sequence[Work], logits: Tensor) -> tuple[Tensor, Tensor | None]:
         """A token id for each item; with the log-probabilities where greedy rows gave them for free."""
         slots = [item.slot for item in items]
-        if self._heated.isdisjoint(slots):
+        if self._sampled_slots.isdisjoint(slots):
             return self._clock.run(self._ops.greedy, logits)
         if self._gathered[0] != slots:
             index = torch.tensor(slots)
             self._gathered = (slots, [values[index].to(self._device) for values in self._by_slot])
-        heat, top_k, top_p, min_p, seeds = self._gathered[1]
+        temperature, top_k, top_p, min_p, seeds = self._gathered[1]
         positions = torch.tensor([len(item.sequence.token_ids) for item in items], device=self._device)
         uniforms = self._clock.run(self._ops.philox_uniform, seeds, positions)
-        return self._clock.run(self._ops.sample, logits, heat, top_k, top_p, min_p, uniforms), None
+        return self._clock.run(self._ops.sample, logits, temperature, top_k, top_p, min_p, uniforms), None
 
     def _describe(
         self,
@@ -207,7 +209,7 @@ class Sampler:
             tokens[item.slot] = SampledToken(token_id, logprob, top, rank, entropy, margin)
 
     def _rows_watched(self, items: Sequence[Work]) -> list[int]:
-        """Which items are to be described; who needs it no longer is forgotten until its slot is admitted again."""
+        """The items to describe; a slot that needs it no longer is dropped until it is admitted again."""
         if not self._watched:
             return []
         rows = [row for row, item in enumerate(items) if item.slot in self._watched]

@@ -1,4 +1,4 @@
-"""How long cached blocks live, idle and wait for reuse: three histograms over a sample of the pool's blocks.
+"""Lifetime, idle time and reuse gap of cached blocks: three histograms over a sample of the pool's blocks.
 
 Owns no blocks. Told by the KV manager when a block is filled anew, hit, or freed; `now` is set once per step.
 """

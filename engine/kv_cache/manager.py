@@ -114,7 +114,7 @@ class KVManager:
     def _reused(self, block: int) -> None:
         self.watch.handed_out(block, self._cache.forget(block))
 
-    def distrust(self, sequence: Sequence) -> None:
+    def invalidate(self, sequence: Sequence) -> None:
         """Forget what its blocks hold: a sequence that failed may have failed because of their content."""
         for block in sequence.block_table:
             self._cache.forget(block)

@@ -1,4 +1,4 @@
-"""Which full block holds which tokens: a sha256 chain with typed roots. Owns no blocks; the pool does.
+"""The index of full blocks by the tokens they hold: a sha256 chain with typed roots. Owns no blocks; the pool does.
 
 The key of block i is H(key of block i-1, its tokens); the key before block 0 is the root H(salt, adapter), each field
 tagged and length-prefixed, so that an adapter's name can never equal a salt and two salts never share a block.

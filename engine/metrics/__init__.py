@@ -1,1 +1,1 @@
-"""What the engine counts, and vLLM's Prometheus names for it."""
+"""The engine's counters, and vLLM's Prometheus names for them."""

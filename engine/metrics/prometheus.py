@@ -151,7 +151,7 @@ def _counters(moment: _Moment) -> Iterable[Metric]:
 
 
 def _own(moment: _Moment) -> Iterable[Metric]:
-    """What vLLM has no name for: whether the engine thread lives, and what it has survived."""
+    """Metrics that vLLM has no name for: whether the engine thread lives, and the faults it has survived."""
     state = GaugeMetricFamily("esclusa_engine_state", "1 in the present state.", labels=(*_LABELS, "state"))
     stalled = GaugeMetricFamily(
         "esclusa_engine_stalled_s", "Seconds that the present step is beyond the watchdog's limit.", labels=_LABELS

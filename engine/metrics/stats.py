@@ -1,12 +1,11 @@
-"""What the engine counts. `StatsRecorder` is written by the engine thread alone; `EngineStats` is its frozen copy.
+"""The engine's counters. `StatsRecorder` is written by the engine thread alone; `EngineStats` is its frozen copy.
 
 Times are seconds, cache queries and hits are tokens (as in vLLM). Knows no Prometheus.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Sequence as Seq
+from collections import OrderedDict, abc
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -58,7 +57,7 @@ class ShareStats:
 _Key = TypeVar("_Key", str, float | None)
 
 
-def _tally(values: Seq[_Key]) -> dict[_Key, int]:
+def _tally(values: abc.Sequence[_Key]) -> dict[_Key, int]:
     """How often each occurs. For the few dozen values of a step a `Counter` costs more to build than to fill."""
     counts: dict[_Key, int] = {}
     for value in values:
@@ -176,7 +175,7 @@ class StatsRecorder:
         share[0] += sequence.num_prompt_tokens
         share[2] += cached
 
-    def tokens(self, shares: Seq[str], before: Seq[float | None], now: float) -> None:
+    def tokens(self, shares: abc.Sequence[str], before: abc.Sequence[float | None], now: float) -> None:
         """The tokens of one step: the share of each, and when its sequence's last one came. Most came together."""
         self.generated_tokens += len(shares)
         for key, count in _tally(shares).items():
@@ -201,7 +200,7 @@ class StatsRecorder:
             per_token = (now - sequence.first_token_at) / (sequence.num_output - 1)
             observe["request_time_per_output_token_seconds"].observe(per_token)
 
-    def request_finished(self, prompt_tokens: int, generated: Seq[int], max_tokens: int) -> None:
+    def request_finished(self, prompt_tokens: int, generated: abc.Sequence[int], max_tokens: int) -> None:
         observe = self.histograms
         observe["request_prompt_tokens"].observe(prompt_tokens)
         observe["request_generation_tokens"].observe(sum(generated))

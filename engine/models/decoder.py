@@ -1,4 +1,4 @@
-"""What every decoder has: embedding, a stack of layers, a last norm, a head. Families fill in the layers.
+"""The shell of every decoder: embedding, a stack of layers, a last norm, a head. Families fill in the layers.
 
 Owns the order of one forward pass and the binding of layers to caches and rotary tables. Stateless between calls;
 knows tensors and blocks, not sequences.
@@ -53,7 +53,7 @@ class Decoder(Protocol):
         ...
 
 
-class Trunk:
+class DecoderShell:
     """Embedding, last norm and head, the same in all families."""
 
     def __init__(self, config: ModelConfig, source: WeightSource, *, norm_offset: float = 0.0) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from engine.model_config import ModelConfig
 from engine.models.activations import GATED, activation
-from engine.models.decoder import ForwardBatch, Trunk
+from engine.models.decoder import DecoderShell, ForwardBatch
 from engine.models.layers import (
     Attention,
     GatedBlock,
@@ -48,13 +48,13 @@ class Gemma3Model:
     def __init__(self, config: ModelConfig, source: WeightSource) -> None:
         self.config, self._ops, self._device = config, source.ops, source.device
         self._activation = activation(GATED, config.hidden_activation)
-        self._trunk = Trunk(config, source, norm_offset=_OFFSET)
+        self._shell = DecoderShell(config, source, norm_offset=_OFFSET)
         # The scale is rounded to the model's precision, as in the reference implementation.
         self._embedding_scale = float(torch.tensor(config.hidden_size**0.5, dtype=source.dtype))
         self._layers = [self._load_layer(source, index) for index in range(config.num_layers)]
         self._caches: Sequence[KVCache] = ()
         self._rotary: tuple[RotaryTables, RotaryTables] | None = None
-        self.last_norm, self.logits = self._trunk.last_norm, self._trunk.logits
+        self.last_norm, self.logits = self._shell.last_norm, self._shell.logits
 
     def bind(self, caches: Sequence[KVCache], max_positions: int) -> None:
         window = self.config.max_position_embeddings
@@ -65,7 +65,7 @@ class Gemma3Model:
     def forward(self, batch: ForwardBatch) -> Tensor:
         assert self._rotary is not None, "bind() comes before forward()"
         whole, local = self._rotary
-        hidden = self._trunk.embed(batch.token_ids) * self._embedding_scale
+        hidden = self._shell.embed(batch.token_ids) * self._embedding_scale
         for layer, cache in zip(self._layers, self._caches, strict=True):
             rotary = whole if layer.attention.window is None else local
             normed = self._norm(hidden, layer.input_norm)

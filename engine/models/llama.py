@@ -8,7 +8,7 @@ from torch import Tensor
 
 from engine.model_config import ModelConfig
 from engine.models.activations import GATED, activation
-from engine.models.decoder import ForwardBatch, Trunk
+from engine.models.decoder import DecoderShell, ForwardBatch
 from engine.models.rope import rotary_tables
 from engine.models.source import WeightSource
 from kernels.contracts import DecoderLayer, DecoderStack, KVCache, PackedLinear
@@ -22,10 +22,10 @@ class LlamaModel:
 
     def __init__(self, config: ModelConfig, source: WeightSource) -> None:
         self.config, self._ops, self._device = config, source.ops, source.device
-        self._trunk = Trunk(config, source)
+        self._shell = DecoderShell(config, source)
         self._layers = [self._load_layer(source, index) for index in range(config.num_layers)]
         self._stack: DecoderStack | None = None
-        self.last_norm, self.logits = self._trunk.last_norm, self._trunk.logits
+        self.last_norm, self.logits = self._shell.last_norm, self._shell.logits
 
     def bind(self, caches: Sequence[KVCache], max_positions: int) -> None:
         cos, sin = rotary_tables(self.config.rope, self.config.max_position_embeddings, max_positions, self._device)
@@ -34,7 +34,7 @@ class LlamaModel:
     def forward(self, batch: ForwardBatch) -> Tensor:
         assert self._stack is not None, "bind() comes before forward()"
         hidden, residual = self._ops.decoder_stack(
-            self._trunk.embed(batch.token_ids),
+            self._shell.embed(batch.token_ids),
             self._stack,
             batch.plan,
             batch.positions,

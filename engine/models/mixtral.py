@@ -10,7 +10,7 @@ from torch import Tensor
 from engine.errors import UnsupportedModel
 from engine.model_config import ModelConfig, MoeParameters
 from engine.models.activations import GATED, activation
-from engine.models.decoder import ForwardBatch, Trunk
+from engine.models.decoder import DecoderShell, ForwardBatch
 from engine.models.layers import (
     Attention,
     ExpertBlock,
@@ -48,11 +48,11 @@ class MixtralModel:
         self.config, self._ops, self._device = config, source.ops, source.device
         self._moe: MoeParameters = config.moe
         self._activation = activation(GATED, config.hidden_activation)
-        self._trunk = Trunk(config, source)
+        self._shell = DecoderShell(config, source)
         self._layers = [self._load_layer(source, index) for index in range(config.num_layers)]
         self._caches: Sequence[KVCache] = ()
         self._rotary: RotaryTables | None = None
-        self.last_norm, self.logits = self._trunk.last_norm, self._trunk.logits
+        self.last_norm, self.logits = self._shell.last_norm, self._shell.logits
 
     def bind(self, caches: Sequence[KVCache], max_positions: int) -> None:
         tables = rotary_tables(self.config.rope, self.config.max_position_embeddings, max_positions, self._device)
@@ -61,7 +61,7 @@ class MixtralModel:
     def forward(self, batch: ForwardBatch) -> Tensor:
         assert self._rotary is not None, "bind() comes before forward()"
         ops, config = self._ops, self.config
-        residual = self._trunk.embed(batch.token_ids)
+        residual = self._shell.embed(batch.token_ids)
         mixed: Tensor | None = None
         for layer, cache in zip(self._layers, self._caches, strict=True):
             if mixed is None:

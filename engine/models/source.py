@@ -1,4 +1,4 @@
-"""Where layers get their weights from: checkpoint tensors packed for the chosen back end, device and precision.
+"""The source of a layer's weights: checkpoint tensors packed for the chosen back end, device and precision.
 
 Owns the choice between dense and quantized reading. Knows the ops' `pack_linear`, no family and no forward pass.
 """

@@ -1,1 +1,1 @@
-"""Which sequence computes how many tokens in the next step: queues, order, fairness, pacing. No torch, no text."""
+"""Plans each step: which sequence computes how many tokens. Queues, order, fairness, pacing. No torch, no text."""

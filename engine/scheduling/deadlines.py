@@ -1,4 +1,4 @@
-"""Which living sequences are past their deadline. Knows no queues and ends nothing itself."""
+"""The sequences that are past their deadline. Knows no queues and ends nothing itself."""
 
 from __future__ import annotations
 

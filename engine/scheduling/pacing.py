@@ -1,4 +1,4 @@
-"""How much prefill may join a step that decodes, so that running streams do not stall. Learns from measured steps.
+"""The prefill budget of a step that also decodes, so that running streams do not stall. Learns from measured steps.
 
 Model: a step takes `base` seconds for its decodes plus `per_token` seconds for each prefill token; both are moving
 averages. Knows no sequences. Chunk sizes depend on the clock then; answers do not (see docs/concepts/engine.md).

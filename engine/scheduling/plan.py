@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence as Seq
+from collections import abc
 from typing import NamedTuple
 
 from engine.sequence import Kind, Sequence
@@ -12,15 +12,15 @@ PromptPosition = tuple[int, float, int, tuple[tuple[int, float], ...]]
 """(token id, log-probability, rank, most likely ones) of the prompt token after a position."""
 
 
-class Advance(NamedTuple):
-    """What one step did to one sequence. `sequence.finish_reason` is set when it ended."""
+class SequenceUpdate(NamedTuple):
+    """The result of one step for one sequence. `sequence.finish_reason` is set when it ended."""
 
     sequence: Sequence
     start: int
     """First position that the step computed."""
     token: SampledToken | None = None
-    prompt_logprobs: Seq[PromptPosition] | None = None
-    pooled: Seq[float] | None = None
+    prompt_logprobs: abc.Sequence[PromptPosition] | None = None
+    pooled: abc.Sequence[float] | None = None
     error: Exception | None = None
 
 

@@ -1,4 +1,4 @@
-"""In which order waiting sequences are admitted and who gives way when memory is short. Owns no blocks or slots.
+"""The order in which waiting sequences are admitted, and the victim of a preemption. Owns no blocks or slots.
 
 `fcfs`      arrival; the last admitted gives way.
 `priority`  (priority, arrival), lower first; the highest number gives way, also to a more urgent request that finds all
@@ -12,10 +12,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import abc
 from typing import Protocol
 
-from engine.sequence import Sequence as Seq
+from engine.sequence import Sequence
 
 PREFILL_COST = 1.0
 DECODE_COST = 2.0
@@ -26,27 +26,27 @@ class Policy(Protocol):
     leaves_room: bool
     """Running prefills leave half of a step's budget to waiting requests, so that a long prompt delays nobody long."""
 
-    def key(self, sequence: Seq) -> tuple[int, ...]:
+    def key(self, sequence: Sequence) -> tuple[int, ...]:
         """Order inside one share; smaller goes first. Fixed while the sequence waits."""
         ...
 
-    def choose(self, heads: Sequence[Seq], now: float) -> Seq:
+    def choose(self, heads: abc.Sequence[Sequence], now: float) -> Sequence:
         """The next to admit among the first of each share. `heads` is not empty. Pure."""
         ...
 
-    def is_overdue(self, sequence: Seq, now: float) -> bool:
+    def is_overdue(self, sequence: Sequence, now: float) -> bool:
         """Whether it goes before the more urgent of its own share. Asked of the one that has waited longest. Pure."""
         ...
 
-    def victim(self, running: Sequence[Seq]) -> Seq:
-        """Who gives way among `running`, which is not empty. Pure."""
+    def victim(self, running: abc.Sequence[Sequence]) -> Sequence:
+        """The victim of a preemption among `running`, which is not empty. Pure."""
         ...
 
-    def displace(self, candidate: Seq, running: Sequence[Seq]) -> Seq | None:
-        """Who gives its slot to `candidate` when all slots are taken, or None. Pure."""
+    def displace(self, candidate: Sequence, running: abc.Sequence[Sequence]) -> Sequence | None:
+        """The sequence that gives its slot to `candidate` when all slots are taken, or None. Pure."""
         ...
 
-    def joined(self, sequence: Seq) -> None:
+    def joined(self, sequence: Sequence) -> None:
         """The first living sequence of its share arrived."""
         ...
 
@@ -54,56 +54,56 @@ class Policy(Protocol):
         """The last living sequence of the share ended."""
         ...
 
-    def admitted(self, sequence: Seq, now: float) -> None: ...
+    def admitted(self, sequence: Sequence, now: float) -> None: ...
 
-    def charge(self, sequence: Seq, prefill_tokens: int, decode_tokens: int) -> None: ...
+    def charge(self, sequence: Sequence, prefill_tokens: int, decode_tokens: int) -> None: ...
 
 
 class FirstComeFirstServed:
     leaves_room = False
 
-    def key(self, sequence: Seq) -> tuple[int, ...]:
+    def key(self, sequence: Sequence) -> tuple[int, ...]:
         return (sequence.preemptions == 0, sequence.order)
 
-    def choose(self, heads: Sequence[Seq], now: float) -> Seq:  # noqa: ARG002
+    def choose(self, heads: abc.Sequence[Sequence], now: float) -> Sequence:  # noqa: ARG002
         return min(heads, key=self.key)
 
-    def is_overdue(self, sequence: Seq, now: float) -> bool:  # noqa: ARG002
+    def is_overdue(self, sequence: Sequence, now: float) -> bool:  # noqa: ARG002
         return False
 
-    def victim(self, running: Sequence[Seq]) -> Seq:
+    def victim(self, running: abc.Sequence[Sequence]) -> Sequence:
         return max(running, key=lambda s: s.order)
 
-    def displace(self, candidate: Seq, running: Sequence[Seq]) -> Seq | None:  # noqa: ARG002
+    def displace(self, candidate: Sequence, running: abc.Sequence[Sequence]) -> Sequence | None:  # noqa: ARG002
         return None
 
-    def joined(self, sequence: Seq) -> None: ...
+    def joined(self, sequence: Sequence) -> None: ...
 
     def left(self, share_key: str) -> None: ...
 
-    def admitted(self, sequence: Seq, now: float) -> None: ...
+    def admitted(self, sequence: Sequence, now: float) -> None: ...
 
-    def charge(self, sequence: Seq, prefill_tokens: int, decode_tokens: int) -> None: ...
+    def charge(self, sequence: Sequence, prefill_tokens: int, decode_tokens: int) -> None: ...
 
 
 class ByPriority(FirstComeFirstServed):
     def __init__(self, starvation_bound_s: float) -> None:
         self._bound = starvation_bound_s
 
-    def key(self, sequence: Seq) -> tuple[int, ...]:
+    def key(self, sequence: Sequence) -> tuple[int, ...]:
         return (sequence.priority, sequence.order)
 
-    def choose(self, heads: Sequence[Seq], now: float) -> Seq:
+    def choose(self, heads: abc.Sequence[Sequence], now: float) -> Sequence:
         starving = [s for s in heads if now - s.arrived_at > self._bound]
         return min(starving, key=lambda s: s.order) if starving else min(heads, key=self.key)
 
-    def is_overdue(self, sequence: Seq, now: float) -> bool:
+    def is_overdue(self, sequence: Sequence, now: float) -> bool:
         return now - sequence.arrived_at > self._bound
 
-    def victim(self, running: Sequence[Seq]) -> Seq:
+    def victim(self, running: abc.Sequence[Sequence]) -> Sequence:
         return max(running, key=self.key)
 
-    def displace(self, candidate: Seq, running: Sequence[Seq]) -> Seq | None:
+    def displace(self, candidate: Sequence, running: abc.Sequence[Sequence]) -> Sequence | None:
         """Only who is strictly less urgent gives its slot, and once: a stream of urgent requests stops nobody twice."""
         movable = [s for s in running if s.priority > candidate.priority and not s.displaced]
         return max(movable, key=self.key) if movable else None
@@ -121,14 +121,14 @@ class FairShare:
         self._floor = 0.0
 
     @property
-    def counters(self) -> Mapping[str, float]:
+    def counters(self) -> abc.Mapping[str, float]:
         """Weighted tokens served per share."""
         return self._counters
 
-    def key(self, sequence: Seq) -> tuple[int, ...]:
+    def key(self, sequence: Sequence) -> tuple[int, ...]:
         return (sequence.preemptions == 0, sequence.priority, sequence.order)
 
-    def choose(self, heads: Sequence[Seq], now: float) -> Seq:
+    def choose(self, heads: abc.Sequence[Sequence], now: float) -> Sequence:
         preempted = [s for s in heads if s.preemptions]
         if preempted:
             return min(preempted, key=lambda s: s.order)
@@ -138,18 +138,18 @@ class FairShare:
             return min(starving)[2]
         return min(heads, key=self._turn)
 
-    def is_overdue(self, sequence: Seq, now: float) -> bool:
+    def is_overdue(self, sequence: Sequence, now: float) -> bool:
         return now - sequence.arrived_at > self._bound
 
-    def _turn(self, sequence: Seq) -> tuple[float, float, int]:
+    def _turn(self, sequence: Sequence) -> tuple[float, float, int]:
         """Least served first; among equals (who came back was lifted to the least) the one longest unserved."""
         share = sequence.share_key
         return self._counters[share], self._last_admission.get(share, float("-inf")), sequence.order
 
-    def victim(self, running: Sequence[Seq]) -> Seq:
+    def victim(self, running: abc.Sequence[Sequence]) -> Sequence:
         return max(running, key=lambda s: (self._counters[s.share_key], s.order))
 
-    def displace(self, candidate: Seq, running: Sequence[Seq]) -> Seq | None:
+    def displace(self, candidate: Sequence, running: abc.Sequence[Sequence]) -> Sequence | None:
         """A share without any running sequence takes one slot from the share furthest above its part.
 
         Each sequence can be displaced once, so the work lost is bounded.
@@ -167,7 +167,7 @@ class FairShare:
         movable = [s for s in running if s.share_key == share and not s.displaced]
         return max(movable, key=lambda s: s.order) if movable else None
 
-    def joined(self, sequence: Seq) -> None:
+    def joined(self, sequence: Sequence) -> None:
         share = sequence.share_key
         if self._active:
             self._floor = max(self._floor, min(self._counters[s] for s in self._active))
@@ -183,15 +183,15 @@ class FairShare:
                 share: value for share, value in self._counters.items() if share in self._active or value > self._floor
             }
 
-    def admitted(self, sequence: Seq, now: float) -> None:
+    def admitted(self, sequence: Sequence, now: float) -> None:
         self._last_admission[sequence.share_key] = now
         self._active[sequence.share_key] = sequence.share_weight
 
-    def charge(self, sequence: Seq, prefill_tokens: int, decode_tokens: int) -> None:
+    def charge(self, sequence: Sequence, prefill_tokens: int, decode_tokens: int) -> None:
         cost = PREFILL_COST * prefill_tokens + DECODE_COST * decode_tokens
         self._counters[sequence.share_key] += cost / sequence.share_weight
 
-    def _waits_since(self, sequence: Seq) -> float:
+    def _waits_since(self, sequence: Sequence) -> float:
         return max(self._last_admission.get(sequence.share_key, sequence.arrived_at), sequence.arrived_at)
 
 

@@ -10,8 +10,8 @@ one block each, so none is admitted by chunk and then preempted for ever.
 from __future__ import annotations
 
 import logging
+from collections import abc
 from collections.abc import Mapping
-from collections.abc import Sequence as Seq
 
 from engine.config import EngineConfig
 from engine.errors import EngineFault
@@ -20,7 +20,7 @@ from engine.kv_cache.manager import KVManager
 from engine.requests import FinishReason
 from engine.scheduling.deadlines import Deadlines
 from engine.scheduling.pacing import Pacer
-from engine.scheduling.plan import Advance, Plan, PromptPosition
+from engine.scheduling.plan import Plan, PromptPosition, SequenceUpdate
 from engine.scheduling.policy import make_policy
 from engine.scheduling.stopping import ending_of
 from engine.scheduling.waiting import WaitingQueues
@@ -77,7 +77,7 @@ class Scheduler:
         sequence.status = Status.FINISHED
         sequence.finish_reason, sequence.stop_reason, sequence.finished_at = reason, stop_reason, now
         if was_running:
-            self._vacate(sequence)
+            self._release_slot(sequence)
         else:
             self.waiting.discard(sequence)
         share = sequence.share_key
@@ -129,7 +129,7 @@ class Scheduler:
         freed, self._freed_slots = tuple(self._freed_slots), []
         return Step(self._step_id, plan.to_work(), freed)
 
-    def update(self, step: Step, result: StepResult, now: float) -> list[Advance]:
+    def update(self, step: Step, result: StepResult, now: float) -> list[SequenceUpdate]:
         """Apply a result: count tokens, publish full blocks, append samples, end what is done.
 
         A sequence that ended or was preempted since `schedule` is left alone. A missing sample is its fault.
@@ -147,7 +147,7 @@ class Scheduler:
                 advances.append(advance)
         return advances
 
-    def _advance(self, sequence: Sequence, work: Work, result: StepResult, now: float) -> Advance | None:
+    def _advance(self, sequence: Sequence, work: Work, result: StepResult, now: float) -> SequenceUpdate | None:
         """None where the step gave nothing to tell: a chunk of a prompt."""
         slot, _, start, count, sample, _, _, pool = work
         error = result.faults.get(slot)
@@ -155,18 +155,18 @@ class Scheduler:
             error = EngineFault("the runner returned nothing for this sequence")
         if error is not None:
             self.fail(sequence, now)
-            return Advance(sequence, start, error=error)
+            return SequenceUpdate(sequence, start, error=error)
         sequence.num_computed += count
         if self.kv.caching and sequence.num_computed // self.kv.block_size > sequence.num_registered:
             self.kv.commit(sequence)
         prompt_logprobs = result.prompt_logprobs.get(slot)
         if sample:
             return self._sampled(sequence, work, result, prompt_logprobs, now)
-        return None if prompt_logprobs is None else Advance(sequence, start, None, prompt_logprobs)
+        return None if prompt_logprobs is None else SequenceUpdate(sequence, start, None, prompt_logprobs)
 
     def fail(self, sequence: Sequence, now: float) -> None:
         """End with `error`; nobody else may hit the cached blocks of a sequence that failed."""
-        self.kv.distrust(sequence)
+        self.kv.invalidate(sequence)
         self.finish(sequence, FinishReason.ERROR, None, now)
 
     def _sampled(
@@ -174,19 +174,19 @@ class Scheduler:
         sequence: Sequence,
         work: Work,
         result: StepResult,
-        prompt_logprobs: Seq[PromptPosition] | None,
+        prompt_logprobs: abc.Sequence[PromptPosition] | None,
         now: float,
-    ) -> Advance:
+    ) -> SequenceUpdate:
         slot, start = work.slot, work.num_computed
         if sequence.first_token_at is None:
             sequence.first_token_at = now
         sequence.want_prompt_logprobs = False
         if sequence.kind is not Kind.GENERATE:
             self.finish(sequence, FinishReason.STOP, None, now)
-            return Advance(sequence, start, result.tokens.get(slot), prompt_logprobs, result.pooled.get(slot))
+            return SequenceUpdate(sequence, start, result.tokens.get(slot), prompt_logprobs, result.pooled.get(slot))
         if sequence.max_tokens == 0:
             self.finish(sequence, FinishReason.LENGTH, None, now)
-            return Advance(sequence, start, None, prompt_logprobs)
+            return SequenceUpdate(sequence, start, None, prompt_logprobs)
         token = result.tokens[slot]
         try:
             if sequence.grammar is not None:
@@ -196,11 +196,11 @@ class Scheduler:
         except Exception as error:
             log.exception("a grammar failed", extra={"request_id": sequence.request_id})
             self.fail(sequence, now)
-            return Advance(sequence, start, None, prompt_logprobs, error=error)
+            return SequenceUpdate(sequence, start, None, prompt_logprobs, error=error)
         self.policy.charge(sequence, 0, 1)
         if ending is not None:
             self.finish(sequence, *ending, now)
-        return Advance(sequence, start, token, prompt_logprobs)
+        return SequenceUpdate(sequence, start, token, prompt_logprobs)
 
     # -- planning ----------------------------------------------------------------------------------------------------
 
@@ -362,13 +362,13 @@ class Scheduler:
 
     def _preempt(self, sequence: Sequence, plan: Plan) -> None:
         plan.refund(sequence)
-        self._vacate(sequence)
+        self._release_slot(sequence)
         sequence.status = Status.WAITING
         sequence.preemptions += 1
         self.num_preemptions += 1
         self.waiting.push(sequence)
 
-    def _vacate(self, sequence: Sequence) -> None:
+    def _release_slot(self, sequence: Sequence) -> None:
         self.running.remove(sequence)
         sequence.num_prefilled = sequence.prefilled
         self.kv.release(sequence)

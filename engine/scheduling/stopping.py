@@ -1,4 +1,4 @@
-"""When the newest token ends a sequence. Pure; knows tokens and grammar. Stop strings are the detokenizer's."""
+"""Stop conditions on the newest token of a sequence. Pure; tokens and grammar. The detokenizer finds stop strings."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def ending_of(sequence: Sequence, eos_token_ids: frozenset[int]) -> Ending | Non
 
 
 def _is_hopeless(sequence: Sequence, num_output: int) -> bool:
-    """Who asks to go on after the end-of-sequence token is measuring, and gets every token."""
+    """`ignore_eos` is for measurements, which get every token."""
     if num_output < HOPELESS_LOOP or sequence.sampling.ignore_eos:
         return False
     return is_looping(sequence.token_ids[-HOPELESS_LOOP:], HOPELESS_LOOP)

@@ -38,7 +38,7 @@ class WaitingQueues:
             heapify(arrivals)
 
     def oldest(self, share: str) -> Sequence:
-        """Who of a share has waited longest. The share has somebody waiting. May still name who was just popped."""
+        """The sequence of a share that has waited longest. The share is not empty. May name one just popped."""
         arrivals = self._arrivals[share]
         while arrivals[0][1].status is not Status.WAITING:
             heappop(arrivals)

@@ -24,7 +24,7 @@ from engine.metrics.stats import EngineStats
 from engine.ports import Embedder, LoadedModel, Loader, Progress, TokenizerPort
 from engine.requests import FinishReason, GenerationEvent, GenerationRequest, PromptScore, SamplingParams
 from engine.sequence import Consumption, Kind
-from engine.serving.core import Delivery, Submission
+from engine.serving.core import EngineOutput, Submission
 from engine.serving.grammar_queue import CompilingRequests
 from engine.serving.loop import EngineState, EngineThread
 from engine.serving.open_streams import ELSEWHERE, OpenStreams
@@ -251,7 +251,7 @@ class AsyncEngine:
 
     @property
     def sampling_defaults(self) -> Mapping[str, float]:
-        """What the model's files recommend, by the names of `SamplingParams`; empty with `generation_config: vllm`."""
+        """The files' recommended sampling, by the names of `SamplingParams`; empty with `generation_config: vllm`."""
         return self._model.sampling_defaults if self.config.generation_config == "auto" else {}
 
     @property
@@ -314,10 +314,10 @@ class AsyncEngine:
         if self._streams.is_waited_for(submission.ticket):
             self._running_thread.submit(submission)
 
-    def _deliver(self, deliveries: list[Delivery]) -> None:
+    def _deliver(self, outputs: list[EngineOutput]) -> None:
         """Called by the engine thread, once per step."""
-        if deliveries and self._loop is not None:
-            _call_soon(self._loop, self._streams.dispatch, deliveries)
+        if outputs and self._loop is not None:
+            _call_soon(self._loop, self._streams.dispatch, outputs)
 
     def _seed_of(self, request: GenerationRequest) -> int:
         seed = request.sampling.seed
@@ -370,8 +370,8 @@ def _fingerprint(request: GenerationRequest) -> bytes:
     return digest.digest()
 
 
-def _refused(submission: Submission, error: EngineError) -> Delivery:
-    return Delivery(submission.request.request_id, submission.ticket, error, True)
+def _refused(submission: Submission, error: EngineError) -> EngineOutput:
+    return EngineOutput(submission.request.request_id, submission.ticket, error, True)
 
 
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: Any) -> None:

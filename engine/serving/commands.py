@@ -1,4 +1,4 @@
-"""What other threads may ask of the engine thread. Plain values; the loop obeys them between steps."""
+"""Commands from other threads to the engine thread. Plain values; the loop handles them between steps."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from queue import Empty, SimpleQueue
 
 from engine.errors import EngineError, EngineFault, EngineUnavailable
 from engine.requests import FinishReason
-from engine.serving.core import Delivery, Submission
+from engine.serving.core import EngineOutput, Submission
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Control:
 
 
 def _panic(error: BaseException) -> EngineFault:
-    """What may be raised anywhere; asyncio and the interpreter act on some exceptions that are no `Exception`."""
+    """An exception as it may be raised anywhere: asyncio and the interpreter act on some that are no `Exception`."""
     fault = EngineFault("a fault inside the engine", hint="the log has the reason")
     fault.__cause__ = error
     return fault
@@ -91,13 +91,13 @@ class CommandQueue:
         controls, self._for_idle = self._for_idle, []
         return controls
 
-    def refuse_all(self, error: EngineUnavailable) -> list[Delivery]:
+    def refuse_all(self, error: EngineUnavailable) -> list[EngineOutput]:
         """Nobody may wait for a thread that will not act. Returns what the submitters are to be told."""
-        told = []
+        refusals = []
         for command in (*self.take_idle(), *self.take(0.0)):
             if isinstance(command, Submit):
                 submission = command.submission
-                told.append(Delivery(submission.request.request_id, submission.ticket, error, True))
+                refusals.append(EngineOutput(submission.request.request_id, submission.ticket, error, True))
             elif isinstance(command, Control):
                 command.refuse(error)
-        return told
+        return refusals

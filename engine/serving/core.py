@@ -17,7 +17,7 @@ from engine.errors import DeadlineExceeded, DuplicateRequest, EngineError, Engin
 from engine.metrics.stats import EngineStats, StatsRecorder
 from engine.ports import LoadedModel
 from engine.requests import FinishReason, GenerationEvent, GenerationRequest, PromptScore
-from engine.scheduling.plan import Advance
+from engine.scheduling.plan import SequenceUpdate
 from engine.scheduling.scheduler import Scheduler
 from engine.sequence import Consumption, Kind, Sequence
 from engine.serving.isolation import CulpritFault, StepFailure, run_in_halves
@@ -37,7 +37,7 @@ class Culprit(NamedTuple):
     proven: bool
 
 
-class Delivery(NamedTuple):
+class EngineOutput(NamedTuple):
     """One item for one waiter. `last`: nothing follows."""
 
     request_id: str
@@ -69,7 +69,7 @@ class Submission:
 
 
 @dataclass(slots=True)
-class _Living:
+class _RequestState:
     submission: Submission
     output: RequestOutput
     ticket: int
@@ -95,17 +95,17 @@ class EngineCore:
             watch=recorder.blocks,
         )
         self.current_step: Step | None = None
-        self.culprits: list[Culprit] = []
+        self.faulty_requests: list[Culprit] = []
         """Requests that made a whole step fail; the owner takes and clears them."""
         self.completed: list[bytes] = []
         """Fingerprints of requests that ended well; the owner takes and clears them."""
         self._last_run: tuple[Step, StepResult] | None = None
         self._clock = clock
         self._token_bytes = TokenBytes(model.tokenizer)
-        self._living: dict[str, _Living] = {}
+        self._living: dict[str, _RequestState] = {}
         self._order = 0
         self._lone_failures = 0
-        self._outbox: list[Delivery] = []
+        self._outbox: list[EngineOutput] = []
         self._told_shares: list[str] = []
         self._told_before: list[float | None] = []
         """Of each token of the step that is being reported: its share, and when its choice's last one came."""
@@ -125,7 +125,7 @@ class EngineCore:
             )
         sequences = [self._sequence(submission, choice) for choice in range(sampling.n)]
         output = RequestOutput(request.request_id, sampling, sequences, self.model.tokenizer, self._token_bytes)
-        self._living[request.request_id] = _Living(submission, output, submission.ticket)
+        self._living[request.request_id] = _RequestState(submission, output, submission.ticket)
         if submission.consumption is not None:
             submission.consumption.sequences = tuple(sequences)
         for sequence in sequences:
@@ -169,7 +169,7 @@ class EngineCore:
             if self.scheduler.finish(sequence, reason, stop_reason, now):
                 self._close(living, sequence)
 
-    def fail_all(self, error: EngineError) -> list[Delivery]:
+    def fail_all(self, error: EngineError) -> list[EngineOutput]:
         """Tell every waiter. The core must not be used afterwards."""
         for living in self._living.values():
             self._send(living, error, last=True)
@@ -200,7 +200,7 @@ class EngineCore:
 
     # -- one step ----------------------------------------------------------------------------------------------------
 
-    def step(self) -> list[Delivery]:
+    def step(self) -> list[EngineOutput]:
         """Run one step. Raises `StepFailure` when the runner is broken; other exceptions are engine bugs."""
         started = time.perf_counter()
         step = self.scheduler.schedule(self._clock())
@@ -219,13 +219,13 @@ class EngineCore:
         self.current_step = None
         return self._take_outbox()
 
-    def settle(self) -> list[Delivery]:
-        """What is due without a step: ends by command and by deadline. For an engine that is paused."""
+    def settle(self) -> list[EngineOutput]:
+        """Apply ends by command and by deadline without a step. For an engine that is paused."""
         self.scheduler.expire(self._clock())
         self._report_ended()
         return self._take_outbox()
 
-    def _apply(self, advances: list[Advance], now: float, others_ran_well: bool) -> None:
+    def _apply(self, advances: list[SequenceUpdate], now: float, others_ran_well: bool) -> None:
         for advance in advances:
             request_id = advance.sequence.request_id
             living = self._living.get(request_id)
@@ -233,7 +233,7 @@ class EngineCore:
                 continue
             if advance.error is not None:
                 if isinstance(advance.error, CulpritFault):
-                    self.culprits.append(Culprit(living.submission.fingerprint, others_ran_well))
+                    self.faulty_requests.append(Culprit(living.submission.fingerprint, others_ran_well))
                 self._fail(living, _as_fault(advance.error))
                 continue
             try:
@@ -245,7 +245,7 @@ class EngineCore:
                 self._fail(living, _as_fault(error))
         self._count_tokens(now)
 
-    def _report(self, living: _Living, advance: Advance, now: float) -> None:
+    def _report(self, living: _RequestState, advance: SequenceUpdate, now: float) -> None:
         sequence, _, token, prompt_logprobs, _, _ = advance
         output = living.output
         if prompt_logprobs is not None:
@@ -270,7 +270,7 @@ class EngineCore:
             self._close(living, sequence, advance=advance, text=text)
         else:
             event = output.event(sequence, token, text)
-            self._outbox.append(Delivery(sequence.request_id, living.ticket, event, False))
+            self._outbox.append(EngineOutput(sequence.request_id, living.ticket, event, False))
 
     def _count_tokens(self, now: float) -> None:
         shares, self._told_shares = self._told_shares, []
@@ -292,10 +292,10 @@ class EngineCore:
 
     def _close(
         self,
-        living: _Living,
+        living: _RequestState,
         sequence: Sequence,
         *,
-        advance: Advance | None = None,
+        advance: SequenceUpdate | None = None,
         text: str = "",
         item: PromptScore | tuple[float, ...] | None = None,
     ) -> None:
@@ -315,7 +315,7 @@ class EngineCore:
             self.recorder.request_finished(sequence.num_prompt_tokens, lengths, sequence.max_tokens)
         self._send(living, item if item is not None else event, last=output.done)
 
-    def _fail(self, living: _Living, error: EngineError, reason: FinishReason = FinishReason.ERROR) -> None:
+    def _fail(self, living: _RequestState, error: EngineError, reason: FinishReason = FinishReason.ERROR) -> None:
         """A fault of one choice ends its request, and no other."""
         now = self._clock()
         request_id = living.submission.request.request_id
@@ -329,12 +329,12 @@ class EngineCore:
         self._living.pop(request_id, None)
         self._send(living, error, last=True)
 
-    def _send(self, living: _Living, item: Any, *, last: bool) -> None:
-        self._outbox.append(Delivery(living.output.request_id, living.ticket, item, last))
+    def _send(self, living: _RequestState, item: Any, *, last: bool) -> None:
+        self._outbox.append(EngineOutput(living.output.request_id, living.ticket, item, last))
 
-    def _take_outbox(self) -> list[Delivery]:
-        deliveries, self._outbox = self._outbox, []
-        return deliveries
+    def _take_outbox(self) -> list[EngineOutput]:
+        outputs, self._outbox = self._outbox, []
+        return outputs
 
     def _execute(self, step: Step) -> StepResult:
         try:
@@ -361,8 +361,8 @@ class EngineCore:
         return self.recorder.snapshot(self.scheduler, **about)
 
 
-def _special_item(advance: Advance, output: RequestOutput) -> PromptScore | tuple[float, ...]:
-    """What a score or an embedding request answers."""
+def _special_item(advance: SequenceUpdate, output: RequestOutput) -> PromptScore | tuple[float, ...]:
+    """The answer to a score or an embedding request."""
     if advance.pooled is not None:
         return tuple(float(value) for value in advance.pooled)
     token, usage = advance.token, output.usage()

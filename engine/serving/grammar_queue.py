@@ -20,13 +20,13 @@ from functools import partial
 
 from engine.errors import EngineError, EngineFault, EngineUnavailable, InvalidGrammar
 from engine.requests import EngineSignals, EngineUsage, FinishReason, GenerationEvent, Grammar
-from engine.serving.core import Delivery, Submission
+from engine.serving.core import EngineOutput, Submission
 from engine.text.grammar import GrammarCompiler, GrammarMatcher
 
 log = logging.getLogger(__name__)
 _MOST_WALL = 12
 """Times the limit, in wall time."""
-Deliver = Callable[[list[Delivery]], None]
+Deliver = Callable[[list[EngineOutput]], None]
 
 
 class CompilingRequests:
@@ -121,16 +121,16 @@ class WorkClock:
         return time.monotonic() if self._clock is None else time.clock_gettime(self._clock)
 
 
-def _refused(submission: Submission, error: EngineError) -> Delivery:
-    return Delivery(submission.request.request_id, submission.ticket, error, True)
+def _refused(submission: Submission, error: EngineError) -> EngineOutput:
+    return EngineOutput(submission.request.request_id, submission.ticket, error, True)
 
 
-def _ended(submission: Submission, finish: FinishReason, reason: str) -> list[Delivery]:
+def _ended(submission: Submission, finish: FinishReason, reason: str) -> list[EngineOutput]:
     """The last events of all choices of a request that never ran."""
     request = submission.request
     request_id, count = request.request_id, request.sampling.n
     usage = EngineUsage(len(request.prompt_token_ids), 0)
-    deliveries = []
+    outputs = []
     for index in range(count):
         last = index == count - 1
         event = GenerationEvent(
@@ -141,5 +141,5 @@ def _ended(submission: Submission, finish: FinishReason, reason: str) -> list[De
             usage=usage if last else None,
             signals=EngineSignals(seed=(submission.seed + index) & (2**64 - 1)),
         )
-        deliveries.append(Delivery(request_id, submission.ticket, event, last))
-    return deliveries
+        outputs.append(EngineOutput(request_id, submission.ticket, event, last))
+    return outputs

@@ -128,7 +128,7 @@ class LLM:
         return self._engine.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        """What the model's files recommend (`generation_config`); used where a call names none."""
+        """The model files' recommended sampling (`generation_config`); used where a call names none."""
         if self._engine.config.generation_config != "auto":
             return SamplingParams()
         # Each value was checked where it was read; only their common type, float, is wider than some of the fields.

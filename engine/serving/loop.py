@@ -21,7 +21,7 @@ from engine.metrics.stats import EngineStats, StatsRecorder
 from engine.ports import LoadedModel, Loader, Progress
 from engine.requests import FinishReason
 from engine.serving.commands import Command, CommandQueue, Control, End, Submit
-from engine.serving.core import Delivery, EngineCore, Submission
+from engine.serving.core import EngineCore, EngineOutput, Submission
 from engine.serving.isolation import StepFailure
 from engine.serving.poison import PoisonGuard
 from engine.serving.restarts import Restarts
@@ -54,7 +54,7 @@ class EngineThread:
         self,
         config: EngineConfig,
         loader: Loader,
-        deliver: Callable[[list[Delivery]], None],
+        deliver: Callable[[list[EngineOutput]], None],
         *,
         progress: Progress | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -202,25 +202,25 @@ class EngineThread:
             self.beat = self._clock()
             runs = self.state in (EngineState.READY, EngineState.DRAINING) and core.has_work
             for command in self._commands.take(0.0 if runs else 1.0):
-                self._obey(core, command)
+                self._handle(core, command)
             if self.state in (EngineState.READY, EngineState.DRAINING) and core.has_work:
                 self.beat, self.stepping = self._clock(), True
-                deliveries = core.step()
+                outputs = core.step()
                 self.stepping = False
             else:
-                deliveries = core.settle()
+                outputs = core.settle()
             try:
                 self._snapshot(core)
             finally:  # whatever breaks here, what has ended is told
-                if deliveries:
-                    self._deliver(deliveries)
-            if core.culprits or core.completed or not self._guard.is_idle:
-                self._judge(core)
+                if outputs:
+                    self._deliver(outputs)
+            if core.faulty_requests or core.completed or not self._guard.is_idle:
+                self._record_faults(core)
             if not core.has_work:
                 for control in self._commands.take_idle():
                     control.act()
 
-    def _obey(self, core: EngineCore, command: Command) -> None:
+    def _handle(self, core: EngineCore, command: Command) -> None:
         if isinstance(command, Submit):
             submission, now = command.submission, self._clock()
             refusal = self._refusal(submission, now)
@@ -251,18 +251,18 @@ class EngineThread:
             return PoisonRequest("this request stopped the engine twice and is refused", hint="change the request")
         return None
 
-    def _judge(self, core: EngineCore) -> None:
+    def _record_faults(self, core: EngineCore) -> None:
         """Remember who made a step fail, and what shows that the engine itself was well."""
         guard, now = self._guard, self._clock()
-        for culprit in core.culprits:
-            guard.blame(culprit.fingerprint, now, proven=culprit.proven)
+        for faulty in core.faulty_requests:
+            guard.blame(faulty.fingerprint, now, proven=faulty.proven)
         if not guard.is_idle:
             guard.ran_well((*core.ran_well(), *core.completed) if guard.wants_evidence else (), now)
             for fingerprint in core.completed:
                 guard.ended_well(fingerprint)
         if core.completed:
             self._restarts.worked()
-        core.culprits.clear()
+        core.faulty_requests.clear()
         core.completed.clear()
 
     # -- birth, death and sleep --------------------------------------------------------------------------------------
@@ -377,12 +377,12 @@ class EngineThread:
     def _refuse_all_commands(self, error: EngineUnavailable | None = None) -> None:
         """Nobody may wait for a thread that is gone."""
         error = error or EngineUnavailable(f"the engine is {self.state.value}")
-        told = self._commands.refuse_all(error)
-        if told:
-            self._deliver(told)
+        refused = self._commands.refuse_all(error)
+        if refused:
+            self._deliver(refused)
 
     def _refuse(self, submission: Submission, error: EngineError) -> None:
-        self._deliver([Delivery(submission.request.request_id, submission.ticket, error, True)])
+        self._deliver([EngineOutput(submission.request.request_id, submission.ticket, error, True)])
 
     def _snapshot(self, core: EngineCore, *, now: bool = False) -> None:
         moment = self._clock()

@@ -24,7 +24,7 @@ from engine.requests import (
 )
 from engine.sequence import Kind
 from engine.serving.client import bad_word_ids, default_loader
-from engine.serving.core import Delivery, EngineCore, Submission
+from engine.serving.core import EngineCore, EngineOutput, Submission
 from engine.serving.isolation import StepFailure
 from engine.serving.validation import check_prompt, request_limits, validate
 from engine.text.grammar import GrammarCompiler
@@ -55,7 +55,7 @@ class GenerationResult:
     error: EngineError | None = None
 
 
-Take = Callable[[Delivery], None]
+Take = Callable[[EngineOutput], None]
 
 
 def _no_progress(stage: str, percent: float) -> None:
@@ -118,13 +118,13 @@ class LLMEngine:
         }
         started = time.perf_counter()
 
-        def take(delivery: Delivery) -> None:
-            result = results[delivery.request_id]
-            if isinstance(delivery.item, GenerationEvent):
-                _record(result, delivery.item, time.perf_counter() - started)
-            elif isinstance(delivery.item, EngineError):
-                result.error = delivery.item
-            if delivery.last:
+        def take(output: EngineOutput) -> None:
+            result = results[output.request_id]
+            if isinstance(output.item, GenerationEvent):
+                _record(result, output.item, time.perf_counter() - started)
+            elif isinstance(output.item, EngineError):
+                result.error = output.item
+            if output.last:
                 done(result)
 
         self._run(submissions, take)
@@ -144,9 +144,9 @@ class LLMEngine:
             return self._encoded(self.model.embedder, inputs, done)
         found: dict[str, tuple[float, ...] | EngineError] = {}
 
-        def take(delivery: Delivery) -> None:
-            if not isinstance(delivery.item, GenerationEvent | PromptScore):
-                found[delivery.request_id] = delivery.item
+        def take(output: EngineOutput) -> None:
+            if not isinstance(output.item, GenerationEvent | PromptScore):
+                found[output.request_id] = output.item
             done(1)
 
         sampling = SamplingParams(max_tokens=1, temperature=0.0)
@@ -185,8 +185,8 @@ class LLMEngine:
             while backlog or core.has_work:
                 while backlog and self._has_room(backlog[0]):
                     core.add(backlog.popleft())
-                for delivery in core.step():
-                    take(delivery)
+                for output in core.step():
+                    take(output)
         except StepFailure as failure:
             raise EngineFault("every step fails: the runner is broken", hint="load the model again") from failure
         finally:
@@ -194,10 +194,10 @@ class LLMEngine:
                 core.end(request_id, FinishReason.ABORT, "closed")
             core.settle()
             core.completed.clear()
-            core.culprits.clear()
+            core.faulty_requests.clear()
 
     def _has_room(self, submission: Submission) -> bool:
-        """Where nothing waits any more, the core says what is wrong with a request that is too large for the queue."""
+        """With an empty queue, the core itself says what is wrong with a request that is too large for it."""
         waiting = len(self.core.scheduler.waiting)
         return not waiting or waiting + submission.request.sampling.n <= self.config.max_waiting
 

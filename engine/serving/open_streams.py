@@ -10,7 +10,7 @@ from weakref import WeakValueDictionary
 
 from engine.errors import DeadlineExceeded, EngineError, EngineUnavailable
 from engine.sequence import Consumption
-from engine.serving.core import Delivery
+from engine.serving.core import EngineOutput
 from engine.serving.stream import GenerationStream
 
 ELSEWHERE = "retry on another replica, or ask for another model"
@@ -44,11 +44,11 @@ class OpenStreams:
         known = self._by_ticket.get(ticket)
         return known is not None and not known.finished
 
-    def dispatch(self, deliveries: Iterable[Delivery]) -> None:
-        for delivery in deliveries:
-            stream = self._by_ticket.get(delivery.ticket)
+    def dispatch(self, outputs: Iterable[EngineOutput]) -> None:
+        for output in outputs:
+            stream = self._by_ticket.get(output.ticket)
             if stream is not None:
-                stream.put(delivery.item, delivery.last)
+                stream.put(output.item, output.last)
 
     def end_all(self, reason: str) -> None:
         """The thread cannot tell its waiters."""

@@ -1,4 +1,4 @@
-"""From sampled tokens to events: text, log-probabilities, usage, signals, aggregation of n choices.
+"""Sampled tokens turned into events: text, log-probabilities, usage, signals, aggregation of n choices.
 
 Owns one request's visible state. Knows no scheduler and no threads; told when a sequence has ended.
 """
@@ -6,7 +6,7 @@ Owns one request's visible state. Knows no scheduler and no threads; told when a
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence as Seq
+from collections import abc
 
 from engine.ports import TokenizerPort
 from engine.requests import (
@@ -18,7 +18,7 @@ from engine.requests import (
     SamplingParams,
     TokenLogprobs,
 )
-from engine.scheduling.plan import Advance, PromptPosition
+from engine.scheduling.plan import PromptPosition, SequenceUpdate
 from engine.sequence import Sequence
 from engine.step import SampledToken
 from engine.text.detokenizer import Detokenizer
@@ -128,7 +128,7 @@ class RequestOutput:
         self,
         request_id: str,
         sampling: SamplingParams,
-        sequences: Seq[Sequence],
+        sequences: abc.Sequence[Sequence],
         tokenizer: TokenizerPort,
         token_bytes: TokenBytes,
     ) -> None:
@@ -148,7 +148,7 @@ class RequestOutput:
         """Some choice has a token, or has ended."""
         return any(choice.reported or choice.last_token_at is not None for choice in self.choices)
 
-    def add_prompt_logprobs(self, advance: Advance, positions: Seq[PromptPosition]) -> None:
+    def add_prompt_logprobs(self, advance: SequenceUpdate, positions: abc.Sequence[PromptPosition]) -> None:
         """Entries for prompt tokens after the chunk's positions; a restart after preemption replaces what was there."""
         if not self._prompt_logprobs:
             self._prompt_logprobs.append(None)
@@ -196,7 +196,7 @@ class RequestOutput:
 
 
 def token_logprobs(
-    token_bytes: TokenBytes, token_id: int, logprob: float, rank: int | None, top: Seq[tuple[int, float]]
+    token_bytes: TokenBytes, token_id: int, logprob: float, rank: int | None, top: abc.Sequence[tuple[int, float]]
 ) -> TokenLogprobs:
     """`top` is most likely first; ranks count from 1."""
     entries = []

@@ -1,4 +1,4 @@
-"""Which requests are not run again because they break the engine: strikes by fingerprint, with evidence. No threads.
+"""Requests that are not run again because they made the engine fail: faults by fingerprint, with evidence. No threads.
 
 A strike needs proof that the engine itself was well: somebody else's work succeeded in the same step, or in a later
 one. Until then a failure is only pending, and where another request fails alone as well the fault is the engine's and

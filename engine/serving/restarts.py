@@ -1,4 +1,4 @@
-"""How often an engine that keeps dying is rebuilt, and how long it waits before each time. Pure counting."""
+"""Restart limit and back-off of an engine that keeps failing. Pure counting."""
 
 from __future__ import annotations
 

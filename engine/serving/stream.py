@@ -46,7 +46,7 @@ class GenerationStream:
         raise StopAsyncIteration
 
     def used(self) -> EngineUsage:
-        """What the request has cost so far, read or not: for who leaves before the last event."""
+        """The usage of the request so far, read or not: for a consumer that leaves before the last event."""
         return self._consumption.so_far()
 
     async def next_item(self) -> Any:

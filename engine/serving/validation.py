@@ -34,7 +34,7 @@ _GRAMMARS = ("json_schema", "json_object", "regex", "choice", "grammar")
 
 @dataclass(frozen=True, slots=True)
 class RequestLimits:
-    """What this engine can run. `window` is the smallest of the model's length, the pool and the share's blocks."""
+    """The limits of this engine. `window` is the smallest of the model's length, the pool and the share's blocks."""
 
     vocab_size: int
     window: int

@@ -279,8 +279,8 @@ def _refused(kind: str, size: int, message: str) -> InvalidGrammar:
     """The kind of problem in our words. llguidance's quote the caller's text: they are `detail`, for the log."""
     lines = message.strip().splitlines() or [""]
     # A pattern's own error stands on a later line than the pattern; the parser's state after it says nothing.
-    told = re.sub(r'"(?:[^"\\]|\\.)*"?', "", lines[0]).lower() + " ".join(
+    shortened = re.sub(r'"(?:[^"\\]|\\.)*"?', "", lines[0]).lower() + " ".join(
         line for line in lines[1:] if line.startswith("error:")
     )
-    problem = next(text for text, marks in _KINDS if any(mark in told for mark in marks))
+    problem = next(text for text, marks in _KINDS if any(mark in shortened for mark in marks))
     return InvalidGrammar(f"grammar.{kind}", size, problem, detail=lines[0][:160])

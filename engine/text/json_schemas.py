@@ -1,4 +1,4 @@
-"""What a JSON schema may ask of the grammar compiler: unknown formats are dropped, unsupported keywords are named.
+"""JSON schemas prepared for the grammar compiler: unknown formats are dropped, unsupported keywords are named.
 
 Walks a schema by the meaning of its keywords, so that a property called `not` or an example is never taken for one.
 """

@@ -1,4 +1,4 @@
-"""Whether a text has fallen into a loop. Pure, over token ids."""
+"""Detects a text that repeats itself. Pure, over token ids."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class GenerationTag(Extension):
 
 
 class Renderer:
-    """What Hugging Face's `apply_chat_template` offers to a template."""
+    """The template environment of Hugging Face's `apply_chat_template`."""
 
     def __init__(self, source: str) -> None:
         """Raises whatever jinja2 raises for a template that cannot be compiled."""

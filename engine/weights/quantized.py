@@ -1,4 +1,4 @@
-"""Which checkpoints are stored quantized, told from their configuration before any tensor is looked at.
+"""Detects checkpoints that are stored quantized from their configuration, before any tensor is read.
 
 Owns the names that people search for (AWQ, GPTQ, FP8, ...). Reading the wrong format would end in a message about a
 missing tensor, or in weights without their scales.

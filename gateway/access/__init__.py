@@ -1,1 +1,1 @@
-"""What a principal may do: policy documents, the evaluator, versions. Gives a `Decision`; does no counting."""
+"""Authorization: policy documents, the evaluator, versions. Gives a `Decision`; does no counting."""

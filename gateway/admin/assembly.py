@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from fastapi import APIRouter
 
-from gateway.access.decision.effective_subject import holder_of
+from gateway.access.decision.effective_subject import effective_subject
 from gateway.access.history.editor import PolicyEditor
 from gateway.access.history.service import AccessService
 from gateway.admin import engines, limits, models
@@ -45,7 +45,7 @@ SEEN = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True)
 class AdminParts:
-    """What the admin API governs."""
+    """The services that the admin API governs."""
 
     access: AccessService
     identity: IdentityService
@@ -89,7 +89,7 @@ class UsedLimits:
 
 def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
     def held_roles(principal: Principal, context: RequestContext) -> frozenset[str]:
-        return holder_of(parts.access.snapshot, principal, context.received_at).roles
+        return effective_subject(parts.access.snapshot, principal, context.received_at).roles
 
     accounts = AccountService(
         IdentityRepository(parts.identity_store),

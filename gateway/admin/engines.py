@@ -169,7 +169,7 @@ def _view(report: EngineReport, node_id: str) -> EngineView:
 
 
 def _facts(report: EngineReport) -> dict[str, object]:
-    """What of a report is worth keeping: what the action changed, and whom it met."""
+    """The part of a report that goes on record: changes made, and requests affected."""
     return {"state": report.state, "running": report.running, "waiting": report.waiting}
 
 

@@ -53,7 +53,7 @@ class PermissionGuard:
         self._audit = audit
 
     def require(self, action: str) -> Callable[[Request], AsyncIterator[AdminCall]]:
-        """What a route refuses afterwards, and did not record itself, is recorded here: a query that was wrong too."""
+        """Record a refusal that the route raised afterwards and did not record itself, an invalid query included."""
 
         async def permitted(request: Request) -> AsyncIterator[AdminCall]:
             context: RequestContext = request.scope["state"]["context"]

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from pydantic import BaseModel, Field
 
-from gateway.access.decision.effective_subject import holder_of
+from gateway.access.decision.effective_subject import effective_subject
 from gateway.access.decision.quotas import limits_for
 from gateway.access.history.service import AccessService
 from gateway.admin.bodies import AdminBody, Page, json_body, read_model
@@ -178,9 +178,9 @@ def _rules(access: AccessService, call: AdminCall, whose: Whose) -> tuple[LimitR
         department=whose.department,
     )
     snapshot = access.snapshot
-    holder = holder_of(snapshot, principal, call.context.received_at)
+    effective = effective_subject(snapshot, principal, call.context.received_at)
     model = None if whose.model is None else card_of(access, whose.model, "model")
-    rules = limits_for(snapshot, principal, holder, model, whose.purpose)
+    rules = limits_for(snapshot, principal, effective, model, whose.purpose)
     return tuple(rule for rule in rules if whose.user is not None or rule.scope not in {"user", "key"})
 
 

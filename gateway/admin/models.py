@@ -1,4 +1,4 @@
-"""`/admin/v1/models`: the whole catalogue with tiers, labels and prices. Permission `models.read`."""
+"""`/admin/v1/models`: the whole catalog with tiers, labels and prices. Permission `models.read`."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def routes(service: AccessService, guard: PermissionGuard) -> APIRouter:
     router = APIRouter(prefix="/admin/v1", tags=["models"])
     may_read = Depends(guard.require("models.read"))
 
-    @router.get("/models", summary="The model catalogue", response_model=ModelPage, dependencies=[may_read])
+    @router.get("/models", summary="The model catalog", response_model=ModelPage, dependencies=[may_read])
     async def models() -> ModelPage:
         cards = service.catalog
         return ModelPage(data=[_view(service, card) for card in cards], total=len(cards))
 
     @router.get(
         "/models/{model_id:path}",
-        summary="One model of the catalogue",
+        summary="One model of the catalog",
         response_model=ModelView,
         dependencies=[may_read],
     )
@@ -61,7 +61,7 @@ def card_of(service: AccessService, model_id: str, param: str) -> ModelCard:
     for card in service.catalog:
         if card.id == model_id:
             return card
-    raise NotFound("There is no such model in the catalogue.", code="model_not_found", param=param)
+    raise NotFound("There is no such model in the catalog.", code="model_not_found", param=param)
 
 
 def _view(service: AccessService, card: ModelCard) -> ModelView:

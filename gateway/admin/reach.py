@@ -1,4 +1,4 @@
-"""How far a caller of the admin API sees: their own tenant, or with `tenants.all` every one. Decides no permission."""
+"""The tenants that a caller of the admin API sees: their own, or all with `tenants.all`. Decides no permission."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Reach:
     everywhere: bool = False
 
     def covers(self, tenant: str) -> bool:
-        """What belongs to no tenant, such as the installation's own first policy, is everybody's."""
+        """True also for objects of no tenant, such as the installation's own first policy."""
         return self.everywhere or tenant in (self.tenant, ANONYMOUS.tenant)
 
     @property

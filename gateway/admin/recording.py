@@ -1,4 +1,4 @@
-"""What surrounds the work of an admin route: its audit event, whether it succeeds or is refused, and its page.
+"""The audit event around every admin change or read, whether it succeeds or is refused.
 
 The audit event is durable before the answer leaves. Knows no resource.
 """
@@ -22,7 +22,7 @@ Row = TypeVar("Row")
 
 @dataclass(slots=True)
 class Event:
-    """What the event of a success will say; the route fills it in as it learns it."""
+    """The event of a success, filled in by the route as it learns it."""
 
     target: str
     status: int = 200
@@ -43,7 +43,7 @@ async def changing(guard: PermissionGuard, call: AdminCall, target: str, *, stat
 async def reading(
     guard: PermissionGuard, call: AdminCall, target: str, *, reason: str | None = None
 ) -> AsyncIterator[Event]:
-    """Who may be whom, and who asked what, is sensitive: reads are events too, found or not."""
+    """Record a read. Identities and questions are sensitive: reads are events too, found or not."""
     async with _recorded(guard, call, "access", Event(target, reason=reason)) as event:
         yield event
 

@@ -1,4 +1,4 @@
-"""How many requests may run at once, and the lane that operators keep when all places are taken. Pure counting.
+"""The limit on concurrent requests, with a lane reserved for operators. Pure counting.
 
 Who asks is not known yet, so the lane goes by path. It is small, and one source may hold only part of it: a stranger is
 told 401 quickly and cannot keep an administrator out.

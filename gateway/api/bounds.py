@@ -1,4 +1,4 @@
-"""How large the parts of a body may be: what every schema of a request is made of.
+"""Size limits of the parts of a body: the field types of every request schema.
 
 A refusal must not cost more than the body could have: lists and maps stop at their first wrong element
 (`fail_fast`), and an object with more keys than it could have fields is refused before they are looked at.

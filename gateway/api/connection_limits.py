@@ -1,4 +1,4 @@
-"""What one connection may cost in time, bytes and number, and the pure decisions about it. Knows no sockets."""
+"""Limits of a connection in time, bytes and number, and the pure decisions about it. Knows no sockets."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def next_mark(
 
 @lru_cache(maxsize=4096)
 def source(peer: str) -> str:
-    """Whom a peer's connections are counted for: its IPv4 address, or its IPv6 /64, which one host owns whole."""
+    """The key of a peer's connection count: its IPv4 address, or its IPv6 /64, which one host owns whole."""
     address = parse_hop(peer)
     if address is None:
         return peer

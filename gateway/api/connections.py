@@ -16,7 +16,7 @@ from gateway.api.connection_limits import ConnectionLimits, Mark, Phase, next_ma
 
 
 class Held(Protocol):
-    """What a connection shows of itself."""
+    """The state of a connection, as the registry reads it."""
 
     peer: str | None
     phase: Phase

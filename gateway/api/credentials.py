@@ -55,7 +55,7 @@ def _is_empty(channel: str, raw: bytes) -> bool:
 
 
 def _value(channel: str, raw: bytes) -> tuple[str, bytes]:
-    """What is compared: the token of a bearer scheme, the raw value of anything else."""
+    """The value that is compared: the token of a bearer scheme, the raw value of anything else."""
     if channel != "authorization":
         return "token", raw
     scheme, _, value = raw.partition(b" ")

@@ -70,8 +70,8 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], *, unknown_code: str = "
     # A value that fits no member of a union gives one error for each: the deepest tells what was meant.
     same = [error for error in errors if error["loc"][:1] == root]
     path = max((public_path(error["loc"]) for error in same), key=len)
-    told = [error for error in same if public_path(error["loc"]) == path]
-    first = next((error for error in told if not is_type_error(str(error["type"]))), told[0])
+    reported = [error for error in same if public_path(error["loc"]) == path]
+    first = next((error for error in reported if not is_type_error(str(error["type"]))), reported[0])
     param, kind = ".".join(path[:8])[:128] or None, str(first["type"])
     if kind == "extra_forbidden":
         if unknown_code == "unknown_field":
@@ -92,7 +92,7 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], *, unknown_code: str = "
         return InvalidRequest(message, code="invalid_value", param=f"{param}.type")
     code = "invalid_type" if is_type_error(kind) else "invalid_value"
     subject = f"`{param}`" if param else "The body"
-    return InvalidRequest(f"{subject} {expectation(told, first, path)}.", code=code, param=param)
+    return InvalidRequest(f"{subject} {expectation(reported, first, path)}.", code=code, param=param)
 
 
 def _name(param: str | None) -> str:

@@ -1,4 +1,4 @@
-"""What was wrong with a field, from pydantic's errors to plain words and the caller's own path. Never the value."""
+"""Validation messages: pydantic's errors in plain words with the caller's own path. Never the value."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ READINESS: dict[int | str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one part says: its state, whether requests can be served with it so, and how far its loading is."""
+    """The readiness of one part: its state, whether requests can be served, and its loading progress."""
 
     name: str
     state: str

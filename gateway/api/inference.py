@@ -15,8 +15,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from gateway.api.body import BodyReader, ClientGone
 from gateway.api.credentials import read_credential
+from gateway.api.disconnect_watcher import DisconnectWatcher
 from gateway.api.errors import error_body, error_object
-from gateway.api.hangup import Hangup
 from gateway.api.headers import Headers, answer_headers, header_value
 from gateway.api.render import Parts, Shape, envelope, extension, usage_object, whole_answer
 from gateway.api.sse import SSE_HEADERS, EventStream, frame
@@ -45,12 +45,12 @@ class Inference:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context: RequestContext = scope["state"]["context"]
         sent = Sent(send)
-        hangup = Hangup(receive)
+        disconnect = DisconnectWatcher(receive)
         arrival = Arrival(
             context=context,
             credential=partial(read_credential, scope["headers"]),
-            receive=partial(self._read, scope, receive, hangup),
-            gone=hangup.gone,
+            receive=partial(self._read, scope, receive, disconnect),
+            gone=disconnect.gone,
         )
         try:
             with BOUNDARY:
@@ -63,22 +63,22 @@ class Inference:
             # Rendered here: the front door calls this endpoint without the framework's layers in between.
             await refuse(send, error, str(context.request_id))
         except asyncio.CancelledError:
-            if not hangup.gone():
+            if not disconnect.gone():
                 await sent.cut_short(str(context.request_id))
                 raise
             task = asyncio.current_task()
             if task is not None:
                 task.uncancel()  # nobody is left to answer; the record is written
         finally:
-            hangup.stop()
+            disconnect.stop()
 
-    async def _read(self, scope: Scope, receive: Receive, hangup: Hangup) -> ChatRequest:
+    async def _read(self, scope: Scope, receive: Receive, disconnect: DisconnectWatcher) -> ChatRequest:
         try:
             raw = await self._reader.read(scope["headers"], receive)
         except ClientGone:
-            hangup.leave()
+            disconnect.leave()
             raise asyncio.CancelledError from None
-        hangup.start()
+        disconnect.start()
         return await self._reader.parsed(raw, self._parse)
 
     async def _whole(self, answer: Answer, send: Send) -> None:

@@ -1,4 +1,4 @@
-"""Whether a `Content-Type` announces what this gateway reads: JSON in UTF-8. Pure (RFC 9110 section 8.3)."""
+"""Accepts a `Content-Type` that announces JSON in UTF-8. Pure (RFC 9110 section 8.3)."""
 
 from __future__ import annotations
 

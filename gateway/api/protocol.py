@@ -63,7 +63,7 @@ class GuardedProtocol(HttpToolsProtocol):
         """Requests whose answer is not complete, the running one first."""
         self._written_bytes = 0
         self._apart_bytes = 0
-        """What came since the last header block or body byte: headers, chunk framing, trailers."""
+        """Count the bytes since the last header block or body byte: headers, chunk framing, trailers."""
         self._discarded_bytes = 0
         self._fresh, self._begun, self._in_body, self._upgrading = True, False, False, False
         self._deaf = False

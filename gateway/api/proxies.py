@@ -1,4 +1,4 @@
-"""Which address a request comes from when reverse proxies stand in between. Pure; knows addresses, not requests.
+"""The client address of a request that came through reverse proxies. Pure; knows addresses, not requests.
 
 `X-Forwarded-For` is believed only from a trusted proxy, and only as far back as the first address that is none. What
 cannot be read there is no address at all, never the proxy's: a rule about source networks must fail closed.

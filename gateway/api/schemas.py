@@ -1,4 +1,4 @@
-"""What a caller may send to the OpenAI-shaped routes: strict types, hard ranges, nothing unknown.
+"""Request schemas of the OpenAI-shaped routes: strict types, hard ranges, nothing unknown.
 
 The allow-list is the defense against parameters that steer routing, templates or files (T21) and against sampling
 abuse (T26). Everything accepted here is honored by the local engine; a backend refuses what it cannot honor.
@@ -14,7 +14,7 @@ from pydantic_core import PydanticCustomError
 
 from gateway.api.bounds import MAX_TEXT, JsonObject, Text
 from gateway.api.errors import refusal_of
-from gateway.api.no_effect import without_hints, without_no_effect
+from gateway.api.ignorable_params import without_hints, without_no_effect
 from gateway.api.structured import Choices, ResponseFormat, Strict, StructuredOutputs, grammar_of
 from gateway.errors import InvalidRequest
 from gateway.flow.values import Action, ChatRequest, GenerationParams, Message

@@ -19,10 +19,10 @@ import orjson
 
 from gateway.audit.canonical import parse_json
 from gateway.audit.damage import Damage
-from gateway.audit.group import Position
 from gateway.audit.mark import read_mark
 from gateway.audit.segment import HEADER_BYTES, Frame, Header, segment_numbers, segment_path
 from gateway.audit.segment_reader import Hole, first_frame, read_header, read_pieces
+from gateway.audit.spool_types import Position
 
 log = logging.getLogger("esclusa.audit")
 

@@ -51,13 +51,13 @@ class ChainWalker:
     prev_hash: bytes | None
     """None: the walk starts in the middle and trusts the first row's link."""
     damages: tuple[Damage, ...] = ()
-    """What the trail says was lost of this boot."""
+    """The losses of this run that are on record."""
     named: tuple[Head, ...] = ()
     """Heads of this chain that are known from elsewhere."""
     ended: Head | None = None
-    """Where a later run says that this one ended."""
+    """The end of this run as a later run recorded it."""
     removed: tuple[Removed, ...] = ()
-    """What retention took out of it."""
+    """The records that retention removed."""
     refused: Set[tuple[int, bytes]] = frozenset()
     """Numbers and hashes of its rows that a gateway says it has put aside."""
     erased: Mapping[str, Ranges] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class ChainWalker:
         self.next_seq, self.prev_hash = seq + 1, row["hash"]
 
     def end(self) -> Iterator[Problem]:
-        """What must be behind the last row, and what must not."""
+        """Check the rows behind the last one: those that must be there, and those that must not."""
         self._pass_removed(None)
         reached = max([head.seq for head in (*self.named, *filter(None, [self.ended]))], default=0)
         # What waits in a spool may be behind what others name of the chain, never behind what was committed.

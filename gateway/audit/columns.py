@@ -1,4 +1,4 @@
-"""From a spooled record to its table row and back to facts: the one place that maps `rec` onto columns. Pure.
+"""The mapping between a spooled record and its table row, in both directions. Pure.
 
 The columns are an index of `rec`, never more than it: `verify` derives them again and compares.
 """
@@ -68,7 +68,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def encode_side(personal: Mapping[str, Any], salt: bytes) -> bytes:
-    """What travels beside `rec` and may be erased: the clear personal values and their salt."""
+    """The erasable values beside `rec`: the clear personal values and their salt."""
     if not personal:
         return b""
     return orjson.dumps({"personal": personal, "salt": base64.b64encode(salt).decode()})

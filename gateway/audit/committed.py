@@ -1,4 +1,4 @@
-"""Whether the clear values beside a record are the ones it commits to, or were erased as a whole. Pure.
+"""Verifies that the clear values beside a record are those it commits to, or were erased as a whole. Pure.
 
 An erasure empties subject, personal values and salt of the caller together, or everything that an administrator's
 record says about somebody together, and is on record. Anything between the two states is a change that no erasure

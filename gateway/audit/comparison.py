@@ -1,4 +1,4 @@
-"""Whether a text that somebody presents is the one that a record commits to. Pure."""
+"""Compares a text that somebody submits with the commitment in a record. Pure."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ class ContentSealer:
 
 
 def prompt_document(request: ChatRequest) -> dict[str, Any]:
-    """What the model is given, after redaction."""
+    """The texts given to the model, after redaction."""
     if request.action == "chat":
         turns = [{"role": turn.role, "name": turn.name, "content": turn.content} for turn in request.messages]
         return {"messages": turns}

@@ -84,9 +84,11 @@ class ContentReader:
         kept = {(row["event_id"], row["kind"]): row for row in stored}
         documents = {event["event_id"]: parse_json(event["rec"]).get("content", {}) for event in events}
         texts = tuple(
-            self._text(plain(event), kind, told, kept.get((UUID(int=event["event_id"].int), kind)), request_id, tenant)
+            self._text(
+                plain(event), kind, reference, kept.get((UUID(int=event["event_id"].int), kind)), request_id, tenant
+            )
             for event in events
-            for kind, told in documents[event["event_id"]].get("sealed", {}).items()
+            for kind, reference in documents[event["event_id"]].get("sealed", {}).items()
         )
         return RecordedContent(texts, documents[events[-1]["event_id"]].get("level"))
 
@@ -94,7 +96,7 @@ class ContentReader:
         self,
         event: Mapping[str, Any],
         kind: Kind,
-        told: Mapping[str, str],
+        reference: Mapping[str, str],
         row: Mapping[str, Any] | None,
         request_id: UUID,
         tenant: str,
@@ -105,7 +107,7 @@ class ContentReader:
             sealed = Sealed(kind, row["key_id"], row["salt"], row["ciphertext"], row["expires_at"])
             if self._sealer is None:
                 state = "key_missing"
-            elif sealed.digest != told["sha256"]:
+            elif sealed.digest != reference["sha256"]:
                 state = "damaged"
             else:
                 try:
@@ -116,8 +118,8 @@ class ContentReader:
         return RecordedText(
             event_id=event["event_id"],
             kind=kind,
-            key_id=told["key_id"],
-            sha256=told["sha256"],
+            key_id=reference["key_id"],
+            sha256=reference["sha256"],
             state=state,
             created_at=event["ts"],
             expires_at=row["expires_at"] if row is not None else None,

@@ -1,4 +1,4 @@
-"""Which texts of a request are encrypted for its records, and the refusal where they cannot be.
+"""Encrypts the texts of a request for its records, and refuses where they cannot be encrypted.
 
 The prompt goes beside the intent, the answer beside the completion, in the same frame of the spool: what is promised
 for the record holds for them. Knows no spool and no SQL.

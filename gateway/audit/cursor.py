@@ -1,4 +1,4 @@
-"""Where the next page begins: a signed position, bound to the filter it was made for. Pure.
+"""The cursor of the next page: a signed position, bound to the filter it was made for. Pure.
 
 A cursor is `base64url(payload + MAC)`. A forged one, or one of another query, is an error and never a guess.
 """
@@ -21,20 +21,20 @@ _PAYLOAD_BYTES = 8 + 16 + 16
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class CursorPosition:
     """The last event of a page; the next page holds what is older."""
 
     ts: datetime
     event_id: UUID
 
 
-def encode_cursor(key: bytes, place: Place, filter_text: str) -> str:
+def encode_cursor(key: bytes, place: CursorPosition, filter_text: str) -> str:
     micros = (place.ts - _EPOCH) // timedelta(microseconds=1)
     payload = micros.to_bytes(8, "big", signed=True) + place.event_id.bytes + _digest(filter_text)
     return base64.urlsafe_b64encode(payload + _mac(key, payload)).rstrip(b"=").decode()
 
 
-def decode_cursor(key: bytes, cursor: str, filter_text: str) -> Place:
+def decode_cursor(key: bytes, cursor: str, filter_text: str) -> CursorPosition:
     """Raises `InvalidRequest` (400 `invalid_cursor`) for a cursor that we did not make for this filter."""
     refused = InvalidRequest(
         "The cursor is not one this query gave.",
@@ -51,7 +51,7 @@ def decode_cursor(key: bytes, cursor: str, filter_text: str) -> Place:
     if len(payload) != _PAYLOAD_BYTES or not genuine:
         raise refused
     micros = int.from_bytes(payload[:8], "big", signed=True)
-    return Place(_EPOCH + timedelta(microseconds=micros), UUID(bytes=payload[8:24]))
+    return CursorPosition(_EPOCH + timedelta(microseconds=micros), UUID(bytes=payload[8:24]))
 
 
 def _digest(filter_text: str) -> bytes:

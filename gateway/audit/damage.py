@@ -1,4 +1,4 @@
-"""What was lost of a spool: the value, the record that keeps it in the trail, and what it explains. Pure.
+"""Lost records of a spool: the value, the record that keeps it in the trail, and the gaps it explains. Pure.
 
 A record that cannot be read again is never passed over in silence: the trail says which numbers of which chain are
 gone, and why, and `verify` tells them from records that somebody removed.

@@ -1,4 +1,4 @@
-"""What earlier runs leave in the spool for the next one: where their chains end, and to which line of runs they belong.
+"""State that earlier runs leave in the spool for the next one: the ends of their chains, and their order.
 
 `spool/.ended/<boot>.json` is written by a run that ends with everything shipped, and deleted by the run that has named
 it in its first record. A run that was killed leaves its folder instead, which says the same. Knows files.
@@ -53,7 +53,7 @@ def forget_ends(spool_dir: Path, heads: Iterable[Head]) -> None:
 
 
 def end_of(folder: Path) -> Head | None:
-    """Where the chain of a dead run ends, from its own folder; None when it never wrote a record. Raises `OSError`."""
+    """The end of a dead run's chain, from its own folder; None when it never wrote a record. Raises `OSError`."""
     boot_id = UUID(folder.name)
     for number in reversed(segment_numbers(folder)):
         path = segment_path(folder, number)

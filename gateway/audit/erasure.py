@@ -79,7 +79,7 @@ async def erase(
 
 
 def facts_of(group: str, rows: Sequence[tuple[UUID, int]]) -> Iterator[dict[str, Any]]:
-    """What records say of the emptied rows: the numbers of one chain, so many to a record."""
+    """The emptied rows as records name them: the numbers of one chain, so many to a record."""
     numbers: defaultdict[UUID, list[tuple[int, int]]] = defaultdict(list)
     for boot_id, seq in rows:
         numbers[boot_id].append((seq, seq))

@@ -1,4 +1,4 @@
-"""What every audit record has in common: who, where, when, and the split between hashed facts and erasable values.
+"""The fields common to all audit records: who, where, when, and the split between hashed facts and erasable values.
 
 `rec` is the canonical JSON that is hashed. Personal values appear in it only as keyed commitments; the clear values go
 beside it (`side`), where erasure may empty them without breaking the chain. Pure; knows no files and no SQL.
@@ -38,7 +38,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What all records of one process share."""
+    """The fields that all records of one process share."""
 
     node_id: str
     boot_id: UUID

@@ -1,6 +1,7 @@
-"""What the trail tells of itself, gathered before its chains are walked: heads that runs have named of each other, ends
-of runs, what retention removed, what Postgres refused and what was erased. Only what is authentic counts; what is not
-is a problem of its own.
+"""Evidence that the trail holds about itself, gathered before its chains are walked.
+
+Heads that runs named of each other, ends of runs, what retention removed, what Postgres refused and what was erased.
+Only what is authentic counts; what is not is a problem of its own.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class FloodGate:
         self._bulks[name, code] = fresh if known is None else known.more(now)
 
     def drain(self) -> tuple[Bulk, ...]:
-        """What was counted since the last call."""
+        """The counts since the last call."""
         bulks = tuple(self._bulks.values())
         self._bulks = {}
         return bulks

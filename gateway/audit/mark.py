@@ -1,4 +1,4 @@
-"""How far a boot has written, beside its segments: tells a torn tail from records that were there and are gone.
+"""The last position that a run has written, kept beside its segments: tells a torn tail from lost records.
 
 Rewritten in place after each group and never synced: it outlives a kill -9 as it is, and after a power cut it may be
 older than the segments, never newer than what was acknowledged. A mark that cannot be read tells nothing.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 import google_crc32c
 
-from gateway.audit.group import Position
+from gateway.audit.spool_types import Position
 
 NAME = "written"
 _MARK = struct.Struct("<8sIQQ")

@@ -47,7 +47,7 @@ def about_salt(personal: Mapping[str, Any]) -> bytes | None:
 
 
 def labels(metadata: Mapping[str, str]) -> dict[str, str] | None:
-    """What a caller sent as `metadata`: untrusted labels, cut to what OpenAI allows."""
+    """The caller's `metadata`: untrusted labels, truncated to OpenAI's limits."""
     kept = {
         storable(name, LABEL_NAME) or "": storable(value, LABEL_VALUE) or ""
         for name, value in list(metadata.items())[:LABEL_LIMIT]

@@ -1,4 +1,4 @@
-"""What of a path may stand in the hashed record for ever: words of our own routes, numbers and UUIDs.
+"""The part of a path that a hashed record may keep forever: words of our own routes, numbers and UUIDs.
 
 Everything else in a path was chosen by a person and may name one: it becomes `*` here, and the whole path goes beside
 the record, where it can be erased. A word that is missing below is hidden, never shown by mistake.

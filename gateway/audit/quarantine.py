@@ -25,7 +25,7 @@ _NOTE = ".json"
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What lies in the quarantine: `files`, and the damages noted beside them."""
+    """The contents of the quarantine: `files`, and the damages noted beside them."""
 
     files: int = 0
     damages: tuple[Damage, ...] = ()

@@ -19,8 +19,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.audit.canonical import CommitmentKey, parse_json
-from gateway.audit.courier import Lag
-from gateway.audit.cursor import Place, decode_cursor, encode_cursor
+from gateway.audit.cursor import CursorPosition, decode_cursor, encode_cursor
+from gateway.audit.shipping_loop import Lag
 from gateway.audit.system_event import PHASE
 from gateway.audit.tables import audit_event, plain
 from gateway.errors import Unavailable
@@ -62,8 +62,8 @@ Settle = Callable[[float], Awaitable[Lag]]
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """What to look for in [start, end); None does not restrict. `model` is the requested or the served one; names that
-    are in no catalogue are not found by it.
+    """A filter over [start, end); None does not restrict. `model` is the requested or the served one; names that
+    are in no catalog are not found by it.
 
     `tenants` is who the reader may see, None everyone; it is set by the caller's right, never by the query.
     """
@@ -137,7 +137,7 @@ class AuditReader:
             found = (await connection.execute(statement)).mappings().all()
         page = tuple(plain(row) for row in found[:limit])
         more = len(found) > limit
-        following = Place(page[-1]["ts"], page[-1]["event_id"]) if more else None
+        following = CursorPosition(page[-1]["ts"], page[-1]["event_id"]) if more else None
         return Page(
             events=page,
             next_cursor=None if following is None else encode_cursor(self._key, following, fingerprint),

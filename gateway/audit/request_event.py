@@ -1,4 +1,4 @@
-"""From an exchange to its audit record. Pure: what was decided is what is written, nothing is decided here."""
+"""The audit record of an exchange. Pure: records decisions, makes none."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def request_caller(origin: Origin, exchange: Exchange) -> Caller:
 
 
 def free_words(exchange: Exchange) -> dict[str, str]:
-    """What the caller named that neither the catalogue nor the deciding policy knows: it may be anybody's name.
+    """A model name that neither the catalog nor the deciding policy knows: it may be anybody's name.
 
-    A policy is asked about models of the catalogue only, so a request that it decided on names one of them. Without a
+    A policy is asked about models of the catalog only, so a request that it decided on names one of them. Without a
     decision nothing is known, and every word is free.
     """
     context, request, decision = exchange.context, exchange.request, exchange.decision or exchange.asked

@@ -19,9 +19,9 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.audit.ended import end_of, forget_ends, join_line, note_end, noted_ends
 from gateway.audit.event import Origin, Record
-from gateway.audit.group import SpoolClosed
 from gateway.audit.heads import Head, newest
 from gateway.audit.shipper import OUTAGE
+from gateway.audit.spool_types import SpoolClosed
 from gateway.audit.system_event import seal_record, start_record
 from gateway.flow.context import Clock, IdSource
 
@@ -45,7 +45,7 @@ SELECT node_id, boot_id, node_seq, hash FROM run LIMIT :most
 
 
 class Chain(Protocol):
-    """What a run needs of its spool."""
+    """The spool as a run needs it."""
 
     @property
     def head(self) -> tuple[int, bytes]: ...
@@ -61,7 +61,7 @@ class Run:
     ) -> None:
         self._engine, self._origin, self._chain, self._spool_dir = engine, origin, chain, spool_dir
         self._clock, self._ids = clock, ids
-        self._told: dict[UUID, int] = {}
+        self._announced: dict[UUID, int] = {}
         self.sealed_seq = 0
         """The last number of our own chain that a seal has named."""
 
@@ -138,9 +138,9 @@ class Run:
         fresh = [
             head
             for head in known
-            if head.boot_id != self._origin.boot_id and self._told.get(head.boot_id, 0) < head.seq
+            if head.boot_id != self._origin.boot_id and self._announced.get(head.boot_id, 0) < head.seq
         ]
-        self._told = {head.boot_id: head.seq for head in known}
+        self._announced = {head.boot_id: head.seq for head in known}
         return fresh
 
     def _submit(self, record: Record, *, keep: bool) -> asyncio.Future[None]:

@@ -14,7 +14,7 @@ BLOCK = 256
 
 
 class Salts:
-    """May be used from several threads; no two draws overlap."""
+    """Thread-safe; no two draws overlap."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

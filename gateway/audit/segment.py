@@ -71,7 +71,7 @@ class SegmentFile(Protocol):
         ...
 
     def size(self) -> int:
-        """What is in the file, which somebody else may have cut or appended to."""
+        """The content of the file, which somebody else may have truncated or appended to."""
         ...
 
     def content(self) -> bytes:

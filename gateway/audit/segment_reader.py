@@ -82,7 +82,7 @@ def _frame_at(descriptor: int, boot_id: UUID, position: int, end: int) -> Frame 
 
 
 def _next_frame(descriptor: int, boot_id: UUID, position: int, end: int) -> int:
-    """Where the next whole frame begins; `end` when there is none."""
+    """The offset of the next whole frame; `end` when there is none."""
     while position < end:
         window = _read(descriptor, min(WINDOW + _HEAD_SPAN - 1, end - position), position)
         for found in _HEAD.finditer(window):

@@ -18,22 +18,22 @@ from uuid import UUID
 
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.audit.boots import Boot, commitment_key, create_boot, restore_key
 from gateway.audit.canonical import CommitmentKey, genesis
 from gateway.audit.content import ContentSealer
 from gateway.audit.content_recorder import ContentRecorder, Redact
-from gateway.audit.courier import Courier, Lag
 from gateway.audit.damage import Damage, damage_record
 from gateway.audit.event import Caller, Origin, Phase, Record
 from gateway.audit.flood import Bulk, FloodGate
-from gateway.audit.group import SpoolClosed, SpoolLimits
 from gateway.audit.heads import Head
 from gateway.audit.notices import admin_record, bulk_record, interrupted_record
 from gateway.audit.request_event import request_caller, request_record
 from gateway.audit.retention import Expired, find_expired, keep_removing, remove_expired
 from gateway.audit.runs import Run
 from gateway.audit.segment import DiskFile, Frame, SegmentFile
+from gateway.audit.shipping_loop import Lag, ShippingLoop
 from gateway.audit.spool import Spool
+from gateway.audit.spool_dirs import Boot, commitment_key, create_boot, restore_key
+from gateway.audit.spool_types import SpoolClosed, SpoolLimits
 from gateway.audit.system_event import ERASE, RETAIN, refused_record, system_record, tells_of_refused
 from gateway.audit.tally import Tally
 from gateway.errors import Unavailable
@@ -108,7 +108,7 @@ class AuditService:
             open_file=self._open_file,
             restore_folder=lambda: self._restore_folder(secret),
         )
-        self._courier = Courier(
+        self._shipping = ShippingLoop(
             self._engine,
             self._spool,
             self._boot,
@@ -120,13 +120,13 @@ class AuditService:
             self._write_refused,
             lambda: frozenset(self._open),
         )
-        self._courier.take_over()
-        self._spool.start(self._courier.dead_bytes())
+        self._shipping.take_over()
+        self._spool.start(self._shipping.dead_bytes())
         self._run = Run(self._engine, self._origin, self._spool, self._spool_dir, self._clock, self._ids)
-        await self._run.begin(self._courier.dead_folders())
+        await self._run.begin(self._shipping.dead_folders())
         self._tasks = [
             asyncio.create_task(self._run.keep_sealing(self._settings.seal_s), name="audit-seals"),
-            asyncio.create_task(self._courier.run(), name="audit-courier"),
+            asyncio.create_task(self._shipping.run(), name="audit-courier"),
             asyncio.create_task(
                 keep_removing(self._engine, self._clock, self._kept, self._tell_removed), name="audit-retention"
             ),
@@ -137,7 +137,7 @@ class AuditService:
     def boots(self) -> tuple[UUID, tuple[UUID, ...]]:
         """This process, and those of the same spool that ended without closing it. After `start`."""
         assert self._boot is not None, "start() comes first"
-        return self._boot.boot_id, self._courier.dead_boots()
+        return self._boot.boot_id, self._shipping.dead_boots()
 
     async def close(self) -> None:
         """Flush the spool and ship it if Postgres answers; what stays is shipped by the next start."""
@@ -149,9 +149,9 @@ class AuditService:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if await self._courier.finish(FINISH_S) and not self._open and self._run.end():
+        if await self._shipping.finish(FINISH_S) and not self._open and self._run.end():
             self._boot.remove()
-        self._courier.release()
+        self._shipping.release()
         self._boot.release()
         self._boot = None
 
@@ -247,9 +247,9 @@ class AuditService:
     async def settle(self, timeout_s: float = 1.0) -> Lag:
         """Wait, at most so long, until what was written before can be read from Postgres. Never raises."""
         try:
-            return await self._courier.settle(timeout_s)
+            return await self._shipping.settle(timeout_s)
         except SpoolClosed:
-            return self._courier.lag()
+            return self._shipping.lag()
 
     @property
     def healthy(self) -> bool:
@@ -269,7 +269,7 @@ class AuditService:
         """For `/readyz`, metrics and `doctor`; no I/O."""
         if self._boot is None:
             return {"state": "stopped"}
-        lag = self._courier.lag()
+        lag = self._shipping.lag()
         return {
             "state": "ready" if self._spool.failure is None else "refusing",
             "failure": self._spool.failure,
@@ -279,18 +279,18 @@ class AuditService:
             "sealed_seq": self._run.sealed_seq,
             "open_requests": len(self._open),
             "ingest_lag_s": round(lag.seconds, 3),
-            "postgres": self._courier.outage or "ok",
-            "shipped": self._courier.shipper.shipped,
-            "quarantined": self._courier.refused_rows,
-            "quarantined_files": self._courier.kept.files,
-            "lost_records": self._courier.kept.lost_records,
+            "postgres": self._shipping.outage or "ok",
+            "shipped": self._shipping.shipper.shipped,
+            "quarantined": self._shipping.refused_rows,
+            "quarantined_files": self._shipping.kept.files,
+            "lost_records": self._shipping.kept.lost_records,
             "spool_restored": self._spool.restored,
-            "stray_rows": self._courier.stray_rows,
-            "misdated": self._courier.shipper.misdated,
-            "clock_skew_s": round(self._courier.shipper.skew_s, 3),
-            "postgres_behind": bool(self._courier.outage),
-            "housekeeping_fails": bool(self._courier.house),
-            "recovered": self._courier.recovered,
+            "stray_rows": self._shipping.stray_rows,
+            "misdated": self._shipping.shipper.misdated,
+            "clock_skew_s": round(self._shipping.shipper.skew_s, 3),
+            "postgres_behind": bool(self._shipping.outage),
+            "housekeeping_fails": bool(self._shipping.house),
+            "recovered": self._shipping.recovered,
         }
 
     # ----------------------------------------------------------------------------------------------- private
@@ -338,7 +338,7 @@ class AuditService:
             restore_key(self._spool_dir, None if self._settings.hmac_key is not None else secret)
 
     def _committed(self) -> None:
-        self._courier.committed()
+        self._shipping.committed()
 
     async def _watch(self) -> None:
         """Notice a disk that hangs, a spool that fills, and count what could not be recorded one by one."""

@@ -1,4 +1,4 @@
-"""What a spool says is in Postgres: the last number of each boot that was shipped, and the ends of runs that stopped.
+"""Shipping state of a spool: the last number of each run that is in Postgres, and the ends of runs that stopped.
 
 Kept outside the database, so that what is deleted there is missed here, the newest run included. Reads beside living
 writers, without a lock.
@@ -12,9 +12,9 @@ from pathlib import Path
 from uuid import UUID
 
 from gateway.audit.boot_reader import Checkpoint
-from gateway.audit.boots import boot_folders
 from gateway.audit.ended import noted_ends
 from gateway.audit.heads import Head
+from gateway.audit.spool_dirs import boot_folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Shipped:
 
 
 def read_shipped(spool_dir: Path) -> Shipped:
-    """What was committed before this call. Raises `OSError` when the spool, or a part of it, cannot be read."""
+    """The commits before this call. Raises `OSError` when the spool, or a part of it, cannot be read."""
     for node in spool_dir.iterdir():
         if node.is_dir():
             next(node.iterdir(), None)  # a pattern passes over what it may not read

@@ -1,4 +1,4 @@
-"""From the spool to Postgres: exactly once, whatever stops in between.
+"""Ships spooled records to Postgres: exactly once, whatever stops in between.
 
 COPY into a temporary table, `INSERT ... ON CONFLICT DO NOTHING`, commit, then the checkpoint, then delete the segment.
 A row that Postgres refuses is found by halving and goes to `audit_quarantine`, which a record in the trail tells; an
@@ -22,8 +22,8 @@ from gateway.audit.boot_reader import BootReader
 from gateway.audit.canonical import storable
 from gateway.audit.columns import CONTENT, SHIPPED, content_rows, row
 from gateway.audit.damage import Damage
-from gateway.audit.group import Position
 from gateway.audit.segment import Frame
+from gateway.audit.spool_types import Position
 from gateway.flow.context import Clock
 
 log = logging.getLogger("esclusa.audit")
@@ -112,7 +112,7 @@ class Shipper:
             elif not batch.frames:
                 return
 
-    async def keep_house(self, months_ahead: int = 3) -> int:
+    async def maintain_partitions(self, months_ahead: int = 3) -> int:
         """Partitions for what comes, and no content past its time. Returns how many rows no partition takes."""
         async with self._engine.connect() as connection:
             await connection.exec_driver_sql(f"SELECT audit_ensure_partitions({int(months_ahead)})")

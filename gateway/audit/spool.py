@@ -17,10 +17,10 @@ from pathlib import Path
 from uuid import UUID
 
 from gateway.audit.canonical import chain_hash
-from gateway.audit.group import Entry, Position, SpoolClosed, SpoolLimits, settle
 from gateway.audit.mark import Mark
 from gateway.audit.open_segment import Displaced, OpenSegment
 from gateway.audit.segment import FRAME_OVERHEAD, DiskFile, SegmentFile, encode_frame
+from gateway.audit.spool_types import Entry, Position, SpoolClosed, SpoolLimits, settle
 
 log = logging.getLogger("esclusa.audit")
 
@@ -65,7 +65,7 @@ class Spool:
         self._crowd = 0
         self._busy_since: float | None = None
         self._inflight: Sequence[Entry] = ()
-        self.position = self._told = Position(0, 0)
+        self.position = self._reported_position = Position(0, 0)
         self.failure: str | None = None
         """Why the spool accepts nothing now; None when it works."""
         self._thread = threading.Thread(target=self._run, name="audit-spool", daemon=True)
@@ -281,7 +281,7 @@ class Spool:
             self._move()
 
     def _move(self) -> None:
-        """What was written so far may be read, and must be found again."""
+        """Make everything written so far readable and findable."""
         self.position = Position(self._segment.number, self._segment.size, self._seq)
         self._mark.put(self.position)
 
@@ -357,8 +357,10 @@ class Spool:
     def _tell(self, futures: Sequence[asyncio.Future[None] | None], error: SpoolClosed | None) -> None:
         """One wake-up of the loop for the whole group."""
         try:
-            self._loop.call_soon_threadsafe(self._settle_group, futures, error, self.position != self._told)
-            self._told = self.position
+            self._loop.call_soon_threadsafe(
+                self._settle_group, futures, error, self.position != self._reported_position
+            )
+            self._reported_position = self.position
         except RuntimeError:
             log.warning("the event loop ended before the audit spool did")
 

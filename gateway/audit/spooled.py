@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from gateway.audit.boot_reader import BootReader
-from gateway.audit.boots import boot_folders
 from gateway.audit.canonical import parse_json
 from gateway.audit.columns import DERIVED, decode_side, derive
 from gateway.audit.segment import Frame
+from gateway.audit.spool_dirs import boot_folders
 
 MOST = 100_000
 SHOWN = ("target", "model_requested")

@@ -79,6 +79,6 @@ def with_mac(key: CommitmentKey, document: dict[str, Any]) -> dict[str, Any]:
 
 def is_authentic(key: CommitmentKey, document: Mapping[str, Any]) -> bool:
     """Whether the record was written by a gateway that has this key."""
-    told = document.get(_MAC)
+    mac = document.get(_MAC)
     rest = {name: value for name, value in document.items() if name != _MAC}
-    return isinstance(told, str) and key.matches(b"", "esclusa.audit.system", canonical_json(rest), told)
+    return isinstance(mac, str) and key.matches(b"", "esclusa.audit.system", canonical_json(rest), mac)

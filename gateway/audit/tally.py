@@ -43,6 +43,6 @@ class Tally:
         self._kinds[key] = fresh if known is None else replace(known, count=known.count + count, last=now)
 
     def drain(self) -> tuple[Bulk, ...]:
-        """What was counted since the last call."""
+        """The counts since the last call."""
         kinds, self._kinds = self._kinds, {}
         return tuple(kinds.values())

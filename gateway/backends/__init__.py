@@ -1,1 +1,1 @@
-"""Where answers come from: the local engine or an OpenAI-compatible upstream."""
+"""Back ends: the local engine, or an OpenAI-compatible upstream."""

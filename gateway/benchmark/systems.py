@@ -31,7 +31,7 @@ class SystemFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to send the load and what a request to this system looks like."""
+    """The address of a system under load and the form of its requests."""
 
     url: str
     headers: dict[str, str] = field(default_factory=dict)

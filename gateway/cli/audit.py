@@ -38,7 +38,7 @@ LOST = 4
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """What `verify` found: of each chain, aside in the spool, in the quarantine's table; whether it read the spool."""
+    """The findings of `verify`: of each chain, in the spool, in the quarantine's table; whether it read the spool."""
 
     reports: list[ChainReport]
     kept: Kept
@@ -190,8 +190,8 @@ def verify(
 def _with_trail(config: Path | None, work: Callable[[AuditReader, AsyncEngine, Path], Awaitable[T]]) -> T:
     from sqlalchemy.exc import SQLAlchemyError
 
-    from gateway.audit.courier import Lag
     from gateway.audit.reader import AuditReader
+    from gateway.audit.shipping_loop import Lag
     from gateway.errors import ConfigError, Unavailable
     from gateway.local.datastores import open_database
     from gateway.local.paths import spool_dir
@@ -240,8 +240,8 @@ def _read(path: Path) -> str:
 
 
 def _commitment_key(config: Path | None, spool: Path) -> Any:
-    from gateway.audit.boots import KEY_FILE
     from gateway.audit.canonical import CommitmentKey
+    from gateway.audit.spool_dirs import KEY_FILE
 
     configured = _settings(config).audit.hmac_key
     if configured is not None:

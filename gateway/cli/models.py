@@ -93,7 +93,7 @@ def _row(asset: ModelAsset) -> dict[str, object]:
         "id": asset.id,
         "tier": asset.tier,
         "title": asset.title,
-        "licence": asset.licence,
+        "license": asset.license,
         "size_bytes": asset.size_bytes,
         "sha256": asset.sha256,
         "sources": [str(source) for source in asset.sources],

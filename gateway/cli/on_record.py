@@ -1,4 +1,4 @@
-"""What a command does straight in the database is on record too: through this machine's spool, like a gateway's."""
+"""Audit records of commands that change the database directly: through this machine's spool, like a gateway's."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ app = typer.Typer(help="Policy documents: check, test, explain, diff, apply, sim
 
 FILES = typer.Argument(..., help="Policy files, decision tables, or folders of them.")
 FILE = typer.Argument(..., help="A policy file.")
-CONFIG = typer.Option(None, "--config", help="Settings file (YAML); its models are the catalogue.")
+CONFIG = typer.Option(None, "--config", help="Settings file (YAML); its models are the catalog.")
 JSON = typer.Option(False, "--json", help="JSON on stdout.")
 URL = typer.Option(None, "--url", envvar="ESCLUSA_URL", help="A gateway, e.g. http://127.0.0.1:8080.")
 TOKEN = typer.Option(None, "--token", envvar="ESCLUSA_TOKEN", help="A bearer token for it.")
@@ -98,7 +98,7 @@ def run_tests(files: list[Path] = FILES, config: Path | None = CONFIG, as_json: 
 def explain(
     file: Path | None = typer.Argument(None, help="A policy file; leave it out with --url."),
     action: str = typer.Option("chat", "--action", help="E.g. chat, audit.read."),
-    model: str | None = typer.Option(None, "--model", help="Catalogue id."),
+    model: str | None = typer.Option(None, "--model", help="Catalog id."),
     role: list[str] = typer.Option([], "--role", help="A role; repeat for several."),
     subject: str = typer.Option("somebody", "--sub", help="Subject of the token."),
     department: str | None = typer.Option(None, "--department"),
@@ -277,7 +277,7 @@ def schema() -> None:
 
 
 def _catalog(config: Path | None) -> Sequence[ModelCard]:
-    """The models of the settings; none configured means that the catalogue is unknown here."""
+    """The models of the settings; none configured means that the catalog is unknown here."""
     if config is None:
         return ()
     from gateway.routing.catalog import catalog_from
@@ -298,8 +298,8 @@ def _report(path: Path, problems: Sequence[Any], snapshot: Snapshot | None) -> d
                 "kind": problem.kind,
                 "message": problem.message,
                 "path": problem.pointer,
-                "line": problem.spot.line if problem.spot else None,
-                "column": problem.spot.column if problem.spot else None,
+                "line": problem.location.line if problem.location else None,
+                "column": problem.location.column if problem.location else None,
                 "hint": problem.hint,
                 "text": problem.render(str(path)),
             }
@@ -338,8 +338,8 @@ def _apply_to_database(
         async with open_database(settings) as database_url:
             if dry_run:
                 changes = await compare_with_database(file, database_url, catalog=catalog_from(settings).all())
-                told = [{"kind": change.kind, "path": change.path} for change in changes]
-                return {"valid": True, "errors": [], "warnings": [], "changes": told, "objection": None}
+                listed_changes = [{"kind": change.kind, "path": change.path} for change in changes]
+                return {"valid": True, "errors": [], "warnings": [], "changes": listed_changes, "objection": None}
             stored = await apply_to_database(
                 file, database_url, settings, catalog=catalog_from(settings).all(), reason=reason, if_match=if_match
             )

@@ -74,7 +74,7 @@ async def apply_to_database(
 async def compare_with_database(
     path: Path, database_url: str, *, catalog: Sequence[ModelCard]
 ) -> tuple[Difference, ...]:
-    """What `apply_to_database` would change; writes nothing. The document must compile and pass its tests."""
+    """The changes `apply_to_database` would make; writes nothing. The document must compile and pass its tests."""
     loaded = _checked(path, catalog)
     engine = make_engine(database_url, pool_size=1)
     try:
@@ -96,7 +96,7 @@ def _checked(path: Path, catalog: Sequence[ModelCard]) -> LoadedPolicy:
 
 
 def event_of(before: StoredVersion | None, stored: StoredVersion) -> AdminEvent:
-    """What the trail keeps of such a change: who at the keyboard, why, and what changed."""
+    """The audit event of such a change: who at the keyboard, why, and what changed."""
     clock, author, after = SystemClock(), stored.content.author, stored.content
     changes = None
     if before is not None:

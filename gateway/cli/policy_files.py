@@ -40,7 +40,7 @@ def syntax_of(path: Path) -> Literal["yaml", "json"]:
 
 
 def load_policy(path: Path, catalog: Sequence[ModelCard] = ()) -> LoadedPolicy:
-    """Without a catalogue nothing is said about patterns that match no model. Raises `PolicyInvalid`."""
+    """Without a catalog nothing is said about patterns that match no model. Raises `PolicyInvalid`."""
     source = read_file(path)
     known = frozenset(card.id for card in catalog) if catalog else None
     snapshot = compile_policy(

@@ -19,7 +19,7 @@ import typer
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from gateway.api.lobby import BootProgress
+    from gateway.api.startup_app import BootProgress
     from gateway.settings import Settings
     from gateway.wiring import Services
 
@@ -110,13 +110,13 @@ def _leave_stuck_engines() -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    from gateway.api.lobby import BootProgress
+    from gateway.api.startup_app import BootProgress
     from gateway.app import serve as run_server
     from gateway.local.stack import fill_gaps
 
     started = time.monotonic()
     progress = BootProgress()
-    told = asyncio.create_task(_tell(progress))
+    progress_task = asyncio.create_task(_tell(progress))
     async with AsyncExitStack() as stack:
         collectors: list[Collector] = []
 
@@ -124,7 +124,7 @@ async def _serve(settings: Settings) -> None:
             return await fill_gaps(settings, stack, boot.update, collectors)
 
         async def ready(services: Services, url: str) -> None:
-            told.cancel()
+            progress_task.cancel()
             for collector in collectors:
                 services.registry.register(collector)
             _panel(services, url, time.monotonic() - started, lonely_stores(settings))
@@ -134,7 +134,7 @@ async def _serve(settings: Settings) -> None:
         try:
             await run_server(settings, prepare=prepare, on_ready=ready, progress=progress, stop=stop)
         finally:
-            told.cancel()
+            progress_task.cancel()
             draining.cancel()
 
 
@@ -158,7 +158,7 @@ async def _tell(progress: BootProgress) -> None:
 
 
 def lonely_stores(settings: Settings) -> list[str]:
-    """What only this replica will know, because one store is configured and the other is not. Pure."""
+    """The state that only this replica will know, because one store is configured and the other is not. Pure."""
     stores = settings.store
     if stores.database_url is not None and stores.redis_url is None:
         return [

@@ -77,12 +77,12 @@ def check_clock(settings: Settings) -> Finding:
         return Finding(
             "clock", "warn", "not compared: Postgres does not answer", "an answer", "see the line on postgres"
         )
-    told = f"Postgres is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine"
+    message = f"Postgres is {abs(skew):.1f} s {'ahead of' if skew > 0 else 'behind'} this machine"
     if abs(skew) < SKEW_WARN_S:
-        return Finding("clock", "ok", told)
+        return Finding("clock", "ok", message)
     state: Literal["warn", "fail"] = "fail" if abs(skew) > SKEW_FAIL_S else "warn"
     wanted = f"less than {SKEW_WARN_S:.0f} s: tokens and budgets end by the clock, records lie in its month"
-    return Finding("clock", state, told, wanted, "run NTP (chrony) on both machines")
+    return Finding("clock", state, message, wanted, "run NTP (chrony) on both machines")
 
 
 async def _skew(url: str) -> float:

@@ -1,4 +1,4 @@
-"""How many tokens a request may take and what they cost: pure arithmetic over cards, obligations and prompts.
+"""Token budget and price of a request: pure arithmetic over cards, obligations and prompts.
 
 Knows no tokenizer and no store; where a backend cannot count, it gives an upper-leaning estimate and says so.
 """

@@ -1,4 +1,4 @@
-"""What a refusal, or leaving early, costs a caller: one request of the limits. Standard library only."""
+"""The charge for a refused or abandoned request: one request of the caller's limits. Standard library only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where and when a request arrives: clock, ids, client, deadline. Knows nothing of HTTP frameworks."""
+"""The context of a request: clock, ids, client, deadline. Knows nothing of HTTP frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was decided: permission, route, limits, inspection. Each with its reason. Frozen, standard library only."""
+"""Decisions: permission, route, limits, inspection. Each with its reason. Frozen, standard library only."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ModelCard:
-    """One model of the catalogue. Prices are micro-units of currency per million tokens."""
+    """One model of the catalog. Prices are micro-units of currency per million tokens."""
 
     id: str
     backend: str

@@ -1,4 +1,4 @@
-"""How long each stage took, measured beside the exchange and put into it as one `Timings` value."""
+"""Stage timer: measures the stages of a request beside the exchange and gives one `Timings` value."""
 
 from __future__ import annotations
 

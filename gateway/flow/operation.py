@@ -1,4 +1,4 @@
-"""What an operator sees of an engine and may do with it: values, one port, and the pure rule of which action fits.
+"""Engine operations: the state an operator sees, one port, and the pure rule of which action fits which state.
 
 Knows no engine. An action asks for a state; asking for the state that is already there changes nothing.
 """
@@ -100,7 +100,7 @@ class EngineOperator(Protocol):
     """The engines of this process."""
 
     def reports(self) -> tuple[EngineReport, ...]:
-        """In the order of the catalogue; no I/O, no waiting."""
+        """In the order of the catalog; no I/O, no waiting."""
         ...
 
     def report(self, model: str) -> EngineReport | None:

@@ -1,4 +1,4 @@
-"""What the pipeline needs from the domains. Contracts only; implementations live in their domain folder.
+"""Ports of the pipeline to the domains. Contracts only; implementations live in their domain folder.
 
 Functions that decide return a value; they do not raise for a "no". They raise `GatewayError` only when they cannot
 decide (a store is down, a key set was never fetched) or, for authentication, when nobody can be identified.
@@ -68,7 +68,7 @@ class Authorizer(Protocol):
         ...
 
     def visible_models(self, principal: Principal, context: RequestContext) -> tuple[ModelCard, ...]:
-        """Catalogue entries for which some inference action is allowed, in catalogue order."""
+        """Catalog entries for which some inference action is allowed, in catalog order."""
         ...
 
     @property

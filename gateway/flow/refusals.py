@@ -1,4 +1,4 @@
-"""Where a "no" becomes an error: pure functions from decisions and findings to `GatewayError`. Knows no domain."""
+"""Turns negative decisions and findings into `GatewayError`. Pure; knows no domain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked and who asks: the request, its credential, the verified principal. Frozen, standard library only."""
+"""The request, its credential and the verified principal. Frozen, standard library only."""
 
 from __future__ import annotations
 

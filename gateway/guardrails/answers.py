@@ -60,7 +60,7 @@ class AnswerGuard:
         return replace(chunk, text=text)
 
     async def flush(self) -> tuple[Chunk, ...]:
-        """What is still held of choices that a backend ended without a word."""
+        """The rest of choices that a back end ended without a finish reason."""
         rest = []
         for index, choice in sorted(self._choices.items()):
             if not choice.finished and self.blocked is None:

@@ -1,4 +1,4 @@
-"""What a policy wants done with each kind of finding, and the tally of what was done. Pure.
+"""The action a policy wants for each kind of finding, and the tally of actions taken. Pure.
 
 | `redaction` | proven by form or check digits | only looks like it |
 |---|---|---|
@@ -66,7 +66,7 @@ def duties_of(obligations: Obligations) -> Duties | None:
 
 @dataclass(slots=True)
 class Tally:
-    """What was found, counted by kind, action and place; never with the text."""
+    """The findings, counted by kind, action and place; never with the text."""
 
     direction: Literal["in", "out"]
     _counts: Counter[tuple[str, str, Act, bool, str]] = field(default_factory=Counter)

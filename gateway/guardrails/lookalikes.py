@@ -1,4 +1,4 @@
-"""What one character stands for to a reader: its plain form in ASCII if it has one, nothing if it is unseen. Pure.
+"""Confusable characters folded to plain ASCII; invisible ones to nothing. Pure.
 
 Maps at least as much as the normalizers of the tokenizers do (NFC, NFKC, NMT, BERT's), so that no model reads a number
 that inspection did not.

@@ -63,7 +63,7 @@ def count_phrases(text: str, slice_chars: int, between: Callable[[], None]) -> d
 
 def _counts(reading: str, slice_chars: int, between: Callable[[], None]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    words = _told(reading, slice_chars, between)
+    words = _matched(reading, slice_chars, between)
     for known in PHRASES:
         if not known.telling.isdisjoint(words):
             found = sum(1 for _ in _matches(known.pattern, reading, slice_chars, between))
@@ -72,7 +72,7 @@ def _counts(reading: str, slice_chars: int, between: Callable[[], None]) -> dict
     return counts
 
 
-def _told(words: str, slice_chars: int, between: Callable[[], None]) -> set[str]:
+def _matched(words: str, slice_chars: int, between: Callable[[], None]) -> set[str]:
     """The telling words among `words`; a word at the end of a slice is whole in the overlap."""
     found: set[str] = set()
     for at in range(0, len(words), slice_chars):

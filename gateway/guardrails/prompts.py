@@ -55,7 +55,7 @@ class Prompts:
         return replace(message, content=content, name=name)
 
     def _seams(self, messages: list[Message]) -> tuple[Message, ...]:
-        """What only the messages together hold."""
+        """Findings that only the messages together hold."""
         if self._duties.proven is None or len(messages) < 2:
             return tuple(messages)
         texts = [message.content for message in messages]

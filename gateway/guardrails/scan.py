@@ -37,7 +37,7 @@ _DIGITS = re.compile(r"[0-9]+")
 
 
 def scan(text: str) -> list[Span]:
-    """What is in `text`, in order, overlaps merged and named by the most certain, then by secrets before numbers."""
+    """Findings in `text`, in order, overlaps merged and named by the most certain, then by secrets before numbers."""
     found: list[Span] = []
     for plain, places in readings(text):
         for span in _found(plain):
@@ -71,7 +71,7 @@ def _among_digits(text: str, offset: int) -> Iterator[Span]:
 
 
 def areas(text: str) -> Iterator[tuple[int, int]]:
-    """Where enough digits stand together, with what is around them; most sentences have no such place."""
+    """The places where enough digits stand together, with their surroundings; most sentences have none."""
     begin, end = 0, -1
     for first, last in _dense(text):
         if first - BEFORE > end:

@@ -1,4 +1,4 @@
-"""What is written over the end of one message and the beginning of the next. Pure.
+"""Findings that span the end of one message and the beginning of the next. Pure.
 
 A model reads a conversation as one text: a number that is cut in two messages is whole to it, and a word that announces
 a number may stand in the message before.

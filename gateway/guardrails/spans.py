@@ -1,4 +1,4 @@
-"""Where in a text something was found, and what the text looks like without it. Pure; knows no pattern."""
+"""Spans of findings in a text, and the text without them. Pure; knows no pattern."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def merged(spans: Iterable[Span]) -> list[Span]:
 
 
 def mark(category: str) -> str:
-    """What stands in the place of a removed span, `[ES_NIF]`; holds nothing that JSON would have to escape."""
+    """The placeholder of a removed span, `[ES_NIF]`; holds nothing that JSON would have to escape."""
     return f"[{category.upper()}]"
 
 

@@ -42,7 +42,7 @@ Scan = Callable[[str], list[Span]]
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What may go now, and the spans in it (ordered, apart from each other, relative to `text`)."""
+    """The text to release now, and the spans in it (ordered, apart from each other, relative to `text`)."""
 
     text: str
     spans: tuple[Span, ...] = ()
@@ -63,7 +63,7 @@ class Window:
 
     @property
     def held(self) -> str:
-        """What was taken in and has not been let through."""
+        """The text that was taken in and not yet released."""
         return self._held
 
     def advance(self, piece: str, *, last: bool = False) -> Released:
@@ -138,7 +138,7 @@ def _word_start(text: str, end: int) -> int:
 
 
 def _open_groups(text: str) -> int:
-    """Where the groups of a number begin that what follows may go on; `len(text)` where there are none."""
+    """The start of the groups of a number that the following text may continue; `len(text)` where there are none."""
     tag = _OPEN_TAG.search(text, max(0, len(text) - 28))
     end = len(text) if tag is None else tag.start()
     for tail in (_SHORT_TAIL, _TAIL):

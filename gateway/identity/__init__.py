@@ -1,1 +1,1 @@
-"""Who is asking: tokens, key sets, API keys, revocations. Gives a `Principal`; decides no permission."""
+"""Authentication: tokens, key sets, API keys, revocations. Gives a `Principal`; decides no permission."""

@@ -35,7 +35,7 @@ HeldRoles = Callable[[Principal, RequestContext], frozenset[str]]
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks, in which request, and with which `Idempotency-Key`."""
+    """The caller of an identity change, its request and its `Idempotency-Key`."""
 
     principal: Principal
     context: RequestContext
@@ -164,7 +164,7 @@ class AccountService:
             self._demand(caller, _rights(after))
         if not await self._repository.change_account(after, expected_version=expected_version):
             raise _stale(await self.account(caller, account_id))
-        await self._spread()
+        await self._propagate()
         return before, after
 
     # ---------------------------------------------------------------------------------------------- keys
@@ -243,14 +243,14 @@ class AccountService:
             raise _in_progress() from None
         except Superseded:
             raise _cannot_rotate() from None
-        await self._spread()
+        await self._propagate()
         return replace(old, replaced_by=record.key_id, expires_at=ends), IssuedKey(record, minted.text)
 
     async def revoke_key(self, caller: Caller, account_id: UUID, key_id: str) -> ApiKeyRecord:
         """Idempotent. Everywhere within 5 s; what the key has running is stopped."""
         await self.key(caller, account_id, key_id)
         await self._repository.revoke_key(caller.principal.tenant, account_id, key_id, self._clock.now())
-        await self._spread()
+        await self._propagate()
         return await self.key(caller, account_id, key_id)
 
     # -------------------------------------------------------------------------------------------- guards
@@ -276,7 +276,7 @@ class AccountService:
             )
         return self._hasher
 
-    async def _spread(self) -> None:
+    async def _propagate(self) -> None:
         """This replica at once; the others are told by the database."""
         if self._changed is not None:
             self._changed()

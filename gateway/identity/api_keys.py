@@ -250,7 +250,7 @@ def account_principal(account: ServiceAccount) -> Principal:
 
 
 def disk_key(settings: IdentitySettings) -> bytes | None:
-    """What local copies are authenticated with; None without a pepper."""
+    """The key that authenticates local copies; None without a pepper."""
     pepper = settings.api_key_pepper
     return None if pepper is None else _derive(pepper.get_secret_value(), b"esclusa-on-disk")
 

@@ -1,4 +1,4 @@
-"""Where in the claims a value is: a path written in the configuration, never a guess.
+"""The path of a value in the claims, as written in the configuration; never a guess.
 
 Owns syntax and lookup. `a.b` walks objects; `/a/b.c/d` is a JSON Pointer (RFC 6901) for names with dots; a name with
 `://` (Auth0 style) is taken whole. Knows no provider and no meaning.

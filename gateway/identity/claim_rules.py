@@ -1,4 +1,4 @@
-"""What a verified signature does not say: is this token for us, of the right kind, in its time, from a known client.
+"""Checks after the signature: audience, token type, validity period, client.
 
 Owns the checks of RFC 8725, RFC 9068 and the providers' own type marks. Pure: claims and a time in, nothing or a
 refusal out. Fetches nothing, whatever address a claim may hold; maps no roles.

@@ -1,4 +1,4 @@
-"""From checked claims to a `Principal`, by configured paths only. Pure; nothing is implied, merged or defaulted.
+"""Maps verified claims to a `Principal` by configured paths only. Pure; nothing is implied, merged or defaulted.
 
 Owns the shape rules of subject, roles, groups, scopes, department, tenant and clearance. A claim of the wrong shape
 refuses the token: a string where a list belongs must never turn into roles. Knows no signatures and no policy.

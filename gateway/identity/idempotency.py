@@ -18,7 +18,7 @@ def request_key(caller: Principal, key: str | None, action: str, name: str, cont
 
 
 async def replayed_resource(store: IdentityStore, request: RequestKey | None) -> str | None:
-    """What the same request led to before, or None. Raises `Conflict` when the key stood for another request."""
+    """The result of the same request before, or None. Raises `Conflict` when the key stood for another request."""
     if request is None:
         return None
     served = await store.served(request.caller, request.key)

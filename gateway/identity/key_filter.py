@@ -1,4 +1,4 @@
-"""Which keys of a fetched set may verify tokens. Every other key is dropped, with a finding that says why.
+"""Selects the keys of a fetched set that may verify tokens. Every other key is dropped, with a finding that says why.
 
 Owns RFC 7517 in the strict reading: asymmetric signature keys with one clear purpose. Pure: document in, keys out.
 Knows no network and no token. ROCA: Nemec et al., CCS 2017 (CVE-2017-15361).

@@ -1,4 +1,4 @@
-"""Where the keys of a provider come from: discovery, a fixed URL, or a file of this machine.
+"""The key source of a provider: discovery, a fixed URL, or a file of this machine.
 
 Owns the fetch itself: bytes, sizes, status codes, the issuer check of a discovery document. A token never picks an
 address: every address is configuration, or comes from the discovery document of a configured issuer and stays on an

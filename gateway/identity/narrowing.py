@@ -1,4 +1,4 @@
-"""May this caller give these rights to a machine? Never more than it holds itself. Pure: values in, an objection out.
+"""Checks the rights that a caller gives to a service account: never more than it holds itself. Pure.
 
 Owns the comparison of rights: roles, models, clearance, department. Knows no storage; what a caller holds beyond the
 roles in its token (inherited, bound by policy) is told to it.
@@ -15,7 +15,7 @@ from gateway.identity.claims import CLEARANCES
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What a service account or key may do at most. `models` None: no limit of its own."""
+    """The upper bound of a service account's or key's rights. `models` None: no limit of its own."""
 
     roles: frozenset[str]
     models: tuple[str, ...] | None
@@ -63,7 +63,7 @@ def first_objection(caller: Principal, own: Rights, asked: Rights) -> Objection 
 
 
 def within(outer: Rights, inner_roles: frozenset[str] | None, inner_models: tuple[str, ...] | None) -> Objection | None:
-    """May a key be narrowed to these, given its account? None in either leaves the account's."""
+    """Check that a key stays within its account. None in either leaves the account's."""
     if inner_roles is not None and inner_roles - outer.roles:
         return _beyond("roles", "The service account does not have that role.")
     if inner_models is not None and outer.models is not None and not set(inner_models) <= set(outer.models):

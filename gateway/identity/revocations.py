@@ -1,4 +1,4 @@
-"""Who and what is no longer trusted, held in memory and refreshed within seconds everywhere.
+"""The revocation list, held in memory and refreshed within seconds everywhere.
 
 Owns the in-process list, its index and its age. The store behind it is a `RevocationStore`; changes arrive by LISTEN
 and, should a notification be lost, by a poll. Asking the list does no I/O, so a running answer can ask between chunks.

@@ -24,8 +24,8 @@ CLOCK_TOLERANCE = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """What to revoke. `issued_before` None with that kind means now."""
+class RevocationRequest:
+    """A revocation to make. `issued_before` None with that kind means now."""
 
     kind: RevocationKind
     issuer: str | None
@@ -53,7 +53,7 @@ class RevocationService:
         self._ids = ids
         self._changed = changed
 
-    async def revoke(self, caller: Caller, asked: Asked) -> Revocation:
+    async def revoke(self, caller: Caller, asked: RevocationRequest) -> Revocation:
         """In force here on return, everywhere within 5 s."""
         now = self._clock.now()
         _check(asked, now)
@@ -84,7 +84,7 @@ class RevocationService:
             raise Conflict(
                 "A request with this `Idempotency-Key` is being served.", code="request_in_progress"
             ) from None
-        await self._spread()
+        await self._propagate()
         return entry
 
     async def get(self, caller: Caller, revocation_id: UUID) -> Revocation:
@@ -103,16 +103,16 @@ class RevocationService:
         """Idempotent. What was stopped stays stopped; new requests are admitted again."""
         await self.get(caller, revocation_id)
         await self._store.lift(caller.principal.tenant, revocation_id, by=caller.name, at=self._clock.now())
-        await self._spread()
+        await self._propagate()
         return await self.get(caller, revocation_id)
 
-    async def _spread(self) -> None:
+    async def _propagate(self) -> None:
         if self._changed is not None:
             self._changed()
         await self._revocations.refresh()
 
 
-def _check(asked: Asked, now: datetime) -> None:
+def _check(asked: RevocationRequest, now: datetime) -> None:
     """Each kind has its own fields; a field that would be ignored is refused, because somebody relied on it."""
     needed = {"credential": ("issuer", "credential_id"), "subject": ("issuer", "subject"), "issued_before": ()}
     allowed = {

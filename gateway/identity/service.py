@@ -17,11 +17,11 @@ from gateway.errors import GatewayError, Unauthenticated
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.values import Credential, Principal
 from gateway.identity.api_keys import ApiKeyRepository, ApiKeyVerifier, looks_like_api_key
+from gateway.identity.current_rights import PresentRights
 from gateway.identity.jwks import KeySetManager, KeySetStatus
 from gateway.identity.key_lookup import KeyLookup
 from gateway.identity.key_source import FileKeySource, HttpKeyFetcher, HttpKeySource, KeyFetcher, KeySource
 from gateway.identity.local_copies import IdentityCopies
-from gateway.identity.present_rights import PresentRights
 from gateway.identity.providers import Provider, ProviderTable
 from gateway.identity.revocations import RevocationList
 from gateway.identity.token_cache import TokenCache, digest_of

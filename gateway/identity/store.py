@@ -36,7 +36,7 @@ class RequestKey:
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """What a request with that key led to."""
+    """The result of an earlier request with that key."""
 
     request_sha256: str
     resource: str

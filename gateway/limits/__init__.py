@@ -1,1 +1,1 @@
-"""How much: windows, budgets, concurrency. Gives a `LimitVerdict`; knows no policy rules and no tokens of identity."""
+"""Limits: windows, budgets, concurrency. Gives a `LimitVerdict`; knows no policy rules and no credentials."""

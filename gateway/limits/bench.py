@@ -1,4 +1,4 @@
-"""What one request costs in the limiter: reserve and settle against a running store. Measures; decides nothing."""
+"""Benchmark of the limiter: the cost of reserve and settle against a running store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When to stop asking a store that does not answer, and when to try it again. A pure state machine over seconds.
+"""Circuit breaker for a store that does not answer. A pure state machine over seconds.
 
 Requests never probe: while it is open they use the local share at once, and the owner's background task probes.
 """

@@ -19,7 +19,7 @@ MAX_BOUND = 50_000
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one request asks of all its windows. Money is exact: `ceil((fixed_cost + out * price_out) / 10**6)`."""
+    """The claim of one request on all its windows. Money is exact: `ceil((fixed_cost + out * price_out) / 10**6)`."""
 
     id: str
     prompt_tokens: int
@@ -40,7 +40,7 @@ class Claim:
 
     @property
     def least_cost_micro(self) -> int:
-        """What the shortest answer worth starting for would cost."""
+        """The cost of the shortest answer worth starting for."""
         return self.cost_micro(min(self.output_tokens, self.choices))
 
     def cost_micro(self, output_tokens: int) -> int:
@@ -109,7 +109,7 @@ class RuleBinder:
 
 @dataclass(frozen=True, slots=True)
 class Tightest:
-    """Which rule leaves the least, and how much; `index` points into the rules of the claim."""
+    """The rule that leaves the least, and how much; `index` points into the rules of the claim."""
 
     index: int
     remaining: int
@@ -145,7 +145,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What a request really used. `bound` lets the store charge it even when it never saw the claim."""
+    """The actual use of a request. `bound` lets the store charge it even when it never saw the claim."""
 
     id: str
     prompt_tokens: int

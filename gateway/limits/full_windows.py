@@ -83,7 +83,7 @@ class FullWindows:
 
 
 def _used(refusal: Refusal, bound: BoundRule) -> int:
-    """What the window counts as used, without what requests in flight may give back."""
+    """The use that the window counts, without what requests in flight may give back."""
     if bound.previous_key is None:
         return refusal.used
     return refusal.used + carried_over(refusal.previous, bound.window, refusal.now_ms)

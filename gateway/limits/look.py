@@ -1,4 +1,4 @@
-"""What the counters of one rule say to a claim, at one instant. Pure; `scripts/reserve.lua` says the same."""
+"""The state of one rule's counters for a claim, at one instant. Pure; `scripts/reserve.lua` computes the same."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class _Live:
 
     started_s: float
     spent_s: float
-    """What the store already cost this request."""
+    """The time the store already cost this request."""
     bound: tuple[BoundRule, ...]
     local: bool
 

@@ -1,4 +1,4 @@
-"""Where the counters live: the contract, and its implementation over one pipelined Valkey connection.
+"""The counter store: the contract, and its implementation over one pipelined Valkey connection.
 
 One script per verb, one round trip per call; the server's clock decides. Knows wire formats; decides nothing.
 """

@@ -1,4 +1,4 @@
-"""From what the counters answered to what the pipeline is told. Pure; numbers in, frozen verdicts out."""
+"""Limit verdicts built from the counters' answers. Pure; numbers in, frozen verdicts out."""
 
 from __future__ import annotations
 

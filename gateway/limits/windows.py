@@ -1,4 +1,4 @@
-"""Where a window begins and ends: pure calendar and sliding-window arithmetic.
+"""Window bounds: pure calendar and sliding-window arithmetic.
 
 Owns time zones and daylight saving; knows no store and no counter. Windows tile time: the end of one is the start of
 the next, so counters keyed by the window's id need no reset job.
@@ -67,7 +67,7 @@ def window_at(rule: LimitRule, now_ms: int) -> Window:
 
 
 def carried_over(previous: int, window: Window, now_ms: int) -> int:
-    """What the previous window still counts in a sliding one: its use times the share of it still in view."""
+    """The previous window's part in a sliding one: its use times the share of it still in view."""
     return previous * max(0, window.end_ms - now_ms) // window.length_ms
 
 

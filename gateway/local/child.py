@@ -84,7 +84,7 @@ class Tie:
 
 
 def command_line(pid: int) -> str | None:
-    """What process `pid` was started as, or None when there is none."""
+    """The command that process `pid` was started as, or None when there is none."""
     proc = Path("/proc")
     if (proc / "self").exists():
         try:

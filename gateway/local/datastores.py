@@ -29,7 +29,7 @@ __all__ = ["LocalStoreError", "LocalStores", "StoreUrls", "open_database", "open
 
 @dataclass(frozen=True, slots=True)
 class StoreUrls:
-    """Where the two stores answer. `repr` hides the passwords."""
+    """The addresses of the two stores. `repr` hides the passwords."""
 
     database_url: str
     redis_url: str

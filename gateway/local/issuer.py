@@ -94,7 +94,7 @@ class DevIssuer:
         return {"keys": [self._jwk]}
 
     def provider_settings(self) -> ProviderSettings:
-        """What local mode adds to `identity.providers`; the keys come from the file, without HTTP."""
+        """The provider that local mode adds to `identity.providers`; the keys come from the file, without HTTP."""
         return ProviderSettings(
             name=PROVIDER_NAME,
             type="rfc9068",

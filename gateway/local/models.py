@@ -59,7 +59,7 @@ class ModelAsset:
     id: str
     tier: str
     title: str
-    licence: str
+    license: str
     filename: str
     size_bytes: int
     sha256: str
@@ -71,7 +71,7 @@ DEMO_MODELS = (
         id="smollm2-135m-instruct",
         tier="small",
         title="SmolLM2-135M-Instruct (GGUF Q4_1)",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         filename="SmolLM2-135M-Instruct.Q4_1.gguf",
         size_bytes=98_362_432,
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
@@ -81,7 +81,7 @@ DEMO_MODELS = (
         id="qwen2.5-coder-0.5b-instruct",
         tier="large",
         title="Qwen2.5-Coder-0.5B-Instruct (GGUF Q4_K_M)",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         filename="qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
         size_bytes=491_400_064,
         sha256="1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",

@@ -1,4 +1,4 @@
-"""What every private store is: one server process below one folder, on loopback, behind a password of its own.
+"""The base of the private stores: one server process below one folder, on loopback, behind a password of its own.
 
 Owns the process's life and its tie to ours. How a server is prepared, started and asked is its subclass's.
 """
@@ -44,7 +44,7 @@ class PrivateServer(ABC):
 
     @property
     def url(self) -> str:
-        """Where the started server answers."""
+        """The address of the started server."""
         if self._port is None:
             raise LocalStoreError(f"the private {self.name} has not been started")
         return self._url(self._port)

@@ -1,4 +1,4 @@
-"""What stands in for the parts an operator did not configure: stores, demo models, the dev issuer.
+"""Defaults for the parts an operator did not configure: stores, demo models, the dev issuer.
 
 Takes settings, returns settings with the gaps filled; what it starts lives until the given stack is closed.
 """
@@ -109,7 +109,7 @@ def _card(asset: ModelAsset, path: Path) -> ModelSettings:
         tier="small" if asset.tier == "small" else "large",
         path=str(path),
         context_window=DEMO_CONTEXT_WINDOW,
-        labels={"hosting": "local", "licence": asset.licence},
+        labels={"hosting": "local", "license": asset.license},
         temperature=temperature,
         top_p=top_p,
         default_max_tokens=DEMO_MAX_TOKENS,

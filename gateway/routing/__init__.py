@@ -1,1 +1,1 @@
-"""Which model: the catalogue and the router. Gives a `RoutePlan` over permitted targets only."""
+"""Routing: the catalog and the router. Gives a `RoutePlan` over permitted targets only."""

@@ -1,4 +1,4 @@
-"""What can be read off a request in microseconds, in any language. Pure; knows no model and no threshold.
+"""Features of a request, read in microseconds, in any language. Pure; knows no model and no threshold.
 
 Signs, digits and shapes instead of word lists: a list of English words would send the same question in Spanish to
 another model. The system prompt is never read: it belongs to the application, not to the task.

@@ -1,4 +1,4 @@
-"""The one table catalogue and its constraint names. Knows no domain: each domain adds its tables from its own file."""
+"""The one table catalog and its constraint names. Knows no domain: each domain adds its tables from its own file."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def parse_database_url(text: str) -> URL:
 
 
 def driver_dsn(url: URL) -> str:
-    """What asyncpg reads. Holds the password."""
+    """The DSN for asyncpg. Holds the password."""
     query = {name: str(value) for name, value in url.query.items() if name not in _POOL_ONLY | _DRIVER_NUMBERS}
     bare = url.set(drivername="postgresql", query={}).render_as_string(hide_password=False)
     return f"{bare}?{urlencode(query)}" if query else bare

@@ -47,8 +47,8 @@ class PostgresWatch:
 
     def status(self) -> dict[str, object]:
         """For metrics."""
-        told: dict[str, object] = {"up": self.state == "ready"}
-        return told if self.clock_skew_s is None else {**told, "clock_skew_s": round(self.clock_skew_s, 3)}
+        fields: dict[str, object] = {"up": self.state == "ready"}
+        return fields if self.clock_skew_s is None else {**fields, "clock_skew_s": round(self.clock_skew_s, 3)}
 
 
 async def measure_skew(connection: Any) -> float:

@@ -36,7 +36,7 @@ class ValkeyError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens. `repr` never shows the password."""
+    """The address of a server. `repr` never shows the password."""
 
     host: str
     port: int

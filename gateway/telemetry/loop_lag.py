@@ -1,4 +1,4 @@
-"""How late the event loop runs its timers: the first sign that something blocks it."""
+"""Event-loop lag: how late timers run, the first sign that something blocks the loop."""
 
 from __future__ import annotations
 

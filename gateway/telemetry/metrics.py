@@ -1,6 +1,6 @@
 """The gateway's numbers for Prometheus: one registry, built by `wiring`, filled from finished exchanges and states.
 
-Labels come from closed sets (catalogue ids, our own codes), never from what a caller wrote. Requests only add to plain
+Labels come from closed sets (catalog ids, our own codes), never from what a caller wrote. Requests only add to plain
 numbers here; families are made when Prometheus asks, because that is rare and requests are not.
 """
 
@@ -23,7 +23,7 @@ State = Callable[[], Mapping[str, object]]
 
 
 class PartState(Protocol):
-    """What a part says of itself (`gateway.api.health.Part`)."""
+    """The state of a part (`gateway.api.health.Part`)."""
 
     @property
     def name(self) -> str: ...
@@ -58,7 +58,7 @@ class Buckets:
 
 
 class ModelNumbers:
-    """What is counted for one served model."""
+    """The counters of one served model."""
 
     __slots__ = ("cached", "cost_micro", "currency", "duration", "first_token", "input", "output")
 

@@ -80,7 +80,7 @@ def cpu_flags() -> frozenset[str]:
 
 
 def candidate_isas() -> list[str]:
-    """What this CPU runs, fastest first; only what `ESCLUSA_CPU_ISA` names where it is set. Raises `BuildError`."""
+    """Instruction sets of this CPU, fastest first; only what `ESCLUSA_CPU_ISA` names where set. Raises `BuildError`."""
     flags = cpu_flags()
     asked = os.environ.get(ISA_VARIABLE)
     if not asked:
@@ -123,7 +123,7 @@ def cache_directory() -> Path:
 
 
 def library_path(isa: str) -> Path:
-    """Where the library of this source lives: any change of source, flags or machine type makes another name."""
+    """The path of the library of this source: any change of source, flags or machine type makes another name."""
     digest = hashlib.sha256()
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())

@@ -11,6 +11,6 @@ from kernels.contracts import check_rows
 def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Tensor:
     check_rows("layer_norm", x, weight.shape[0])
     wide = x.float()
-    centred = wide - wide.mean(dim=-1, keepdim=True)
-    normed = centred * torch.rsqrt(centred.square().mean(dim=-1, keepdim=True) + eps) * weight.float()
+    centered = wide - wide.mean(dim=-1, keepdim=True)
+    normed = centered * torch.rsqrt(centered.square().mean(dim=-1, keepdim=True) + eps) * weight.float()
     return (normed if bias is None else normed + bias.float()).to(x.dtype)

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from gateway.api.lobby import BootProgress
+from gateway.api.startup_app import BootProgress
 from gateway.app import serve
 from gateway.settings import Settings
 from gateway.wiring import Services

@@ -12,7 +12,7 @@ from engine.errors import EngineError, EngineFault
 from engine.metrics.stats import StatsRecorder
 from engine.ports import LoadedModel
 from engine.requests import EngineUsage, FinishReason, GenerationEvent
-from engine.serving.core import Delivery, EngineCore, Submission
+from engine.serving.core import EngineCore, EngineOutput, Submission
 from engine.serving.isolation import StepFailure
 from engine.serving.validation import request_limits, validate
 from engine.step import Step
@@ -34,7 +34,7 @@ class CoreStates(RuleBasedStateMachine):
         self.runner = runner
         self.core = EngineCore(settings_of, model, StatsRecorder(), lambda: self.now)
         self.limits = request_limits(settings_of, runner)
-        self.told: dict[str, list[Delivery]] = {}
+        self.told: dict[str, list[EngineOutput]] = {}
         self.asked: dict[str, Any] = {}
 
     def _break(self, step: Step) -> None:
@@ -80,7 +80,7 @@ class CoreStates(RuleBasedStateMachine):
         self.told[name] = []
         return name
 
-    def _restart(self) -> list[Delivery]:
+    def _restart(self) -> list[EngineOutput]:
         """What the loop does when all requests of a step fail, or lone ones three times running."""
         step = self.core.current_step
         assert step is not None

@@ -1,4 +1,4 @@
-"""How long a policy decision takes: a realistic policy of N rules, many principals, p99 in microseconds."""
+"""Benchmark of a policy decision: a realistic policy of N rules, many principals, p99 in microseconds."""
 
 from __future__ import annotations
 

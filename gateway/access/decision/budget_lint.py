@@ -41,14 +41,14 @@ def unpriced(snapshot: Snapshot) -> Iterator[Problem]:
 
 
 def nobody(snapshot: Snapshot) -> Iterator[Problem]:
-    """No allow rule reaches any model of the catalogue: every request would be refused."""
+    """No allow rule reaches any model of the catalog: every request would be refused."""
     real = [card for card in snapshot.catalog.values() if not card.virtual]
     granting = 0
     for action in INFERENCE_ACTIONS:
         granting |= snapshot.by_action.get(action) & ~snapshot.denies
     if real and not any(snapshot.by_model[card.id] & granting for card in real):
         yield warning(
-            f"no rule grants any model of the catalogue: every request is refused and `GET /v1/models` is empty. The "
+            f"no rule grants any model of the catalog: every request is refused and `GET /v1/models` is empty. The "
             f"models are {listed(sorted(card.id for card in real), 5)}",
             ("rules",),
             "no_model_use",

@@ -79,8 +79,8 @@ class CompiledLimit:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
-    """What a set of matched rules amounts to; the same for every request that matches the same set."""
+class RuleOutcome:
+    """The outcome of a set of matched rules; the same for every request that matches the same set."""
 
     denied_by: CompiledRule | None
     allowed_by: CompiledRule | None
@@ -96,7 +96,7 @@ class Snapshot:
     document: PolicySet
     catalog: Mapping[str, ModelCard]
     known_models: frozenset[str] | None
-    """Catalogue ids when the version was written; wildcard grants reach no later model. None: no such bound."""
+    """Catalog ids when the version was written; wildcard grants reach no later model. None: no such bound."""
     rules: tuple[CompiledRule, ...]
     closures: Mapping[str, frozenset[str]]
     """Role -> itself and all it inherits."""
@@ -112,7 +112,7 @@ class Snapshot:
     by_tenant: MaskIndex
     by_action: MaskIndex
     by_model: Mapping[str, int]
-    """Catalogue id -> rules whose model part covers it."""
+    """Catalog id -> rules whose model part covers it."""
     modelless: int
     """Rules without a model part."""
     denies: int
@@ -124,7 +124,7 @@ class Snapshot:
     """Purposes that some limit names: no other one makes a difference to the limits of a request."""
     named_words: frozenset[str] = frozenset()
     """Purposes that some rule or limit names, and the data classes."""
-    settled: dict[int, Settled] = field(default_factory=dict, repr=False)
+    settled: dict[int, RuleOutcome] = field(default_factory=dict, repr=False)
     """Cache of a pure function of the snapshot, bounded by the evaluator."""
     limit_rules: dict[tuple[object, ...], tuple[LimitRule, ...]] = field(default_factory=dict, repr=False)
     """Cache of resolved limits per caller and model, bounded by `quotas`."""

@@ -1,4 +1,4 @@
-"""From a policy document and a catalogue to an immutable `Snapshot`, or to the list of what is wrong.
+"""Compiles a policy document and a catalog into an immutable `Snapshot`, or a list of its problems.
 
 Checks what spans parts of the document: references, cycles, conflicts, duplicates. Does not judge requests.
 """
@@ -14,7 +14,7 @@ from gateway.access.decision.quotas import compile_limit
 from gateway.access.document.conditions import Condition, compile_condition
 from gateway.access.document.departments import folded
 from gateway.access.document.model import Models, PolicySet, RoleBinding, Rule
-from gateway.access.document.parsing import spot_of
+from gateway.access.document.parsing import location_of
 from gateway.access.document.patterns import ModelSelector, compile_pattern
 from gateway.access.document.problems import Path, PolicyInvalid, Problem
 from gateway.access.document.references import reference_problems, role_closures
@@ -83,14 +83,15 @@ def located(problems: Iterable[Problem], source: Source | None) -> list[Problem]
     if source is None:
         return list(problems)
     found = [
-        Problem(p.message, p.spot or spot_of(source, p.path), p.path, p.hint, p.severity, p.kind) for p in problems
+        Problem(p.message, p.location or location_of(source, p.path), p.path, p.hint, p.severity, p.kind)
+        for p in problems
     ]
-    return sorted(found, key=lambda p: (p.spot.line, p.spot.column) if p.spot else (0, 0))
+    return sorted(found, key=lambda p: (p.location.line, p.location.column) if p.location else (0, 0))
 
 
 def _catalog_problems(catalog: Sequence[ModelCard]) -> list[Problem]:
     return [
-        Problem(f"the catalogue has a model called `{card.id}`; `*` is only for patterns")
+        Problem(f"the catalog has a model called `{card.id}`; `*` is only for patterns")
         for card in catalog
         if "*" in card.id
     ]

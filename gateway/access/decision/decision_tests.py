@@ -34,7 +34,7 @@ class TableModel(Part):
 
 
 class DecisionTable(Part):
-    """A file of cases for one policy, with the catalogue that they assume."""
+    """A file of cases for one policy, with the catalog that they assume."""
 
     api_version: Literal["esclusa/v1"]
     kind: Literal["DecisionTable"]

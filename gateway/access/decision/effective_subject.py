@@ -1,4 +1,4 @@
-"""Who the caller is in the eyes of the policy: effective roles, department and counters' names. Pure."""
+"""The caller as the policy sees it: effective roles, department and names of counters. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.flow.values import Principal
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class EffectiveSubject:
     """`charged_department` is the token's own, else the one that a held role states, else the policy's default.
 
     Where the policy declares its departments, one that is not declared gives way to the default, if there is one.
@@ -36,7 +36,7 @@ def principal_key(principal: Principal) -> str:
     return f"{principal.issuer}#{principal.subject}"
 
 
-def holder_of(snapshot: Snapshot, principal: Principal, at: datetime) -> Holder:
+def effective_subject(snapshot: Snapshot, principal: Principal, at: datetime) -> EffectiveSubject:
     key = principal_key(principal)
     roles: set[str] = set()
     for role in principal.roles:
@@ -44,7 +44,7 @@ def holder_of(snapshot: Snapshot, principal: Principal, at: datetime) -> Holder:
     if snapshot.mappings or snapshot.bindings:
         for direct in _given(snapshot, principal, key, at):
             roles |= snapshot.closures.get(direct.role, frozenset())
-    return Holder(key, frozenset(roles), _charged(snapshot, principal.department, roles))
+    return EffectiveSubject(key, frozenset(roles), _charged(snapshot, principal.department, roles))
 
 
 def role_origins(snapshot: Snapshot, principal: Principal, at: datetime) -> tuple[RoleOrigin, ...]:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from gateway.access.decision.compiled_policy import Settled, Snapshot
+from gateway.access.decision.compiled_policy import RuleOutcome, Snapshot
 from gateway.access.decision.compiler import model_mask
-from gateway.access.decision.effective_subject import Holder, holder_of
+from gateway.access.decision.effective_subject import EffectiveSubject, effective_subject
 from gateway.access.decision.obligations import merge_obligations
 from gateway.access.decision.quotas import limits_for
 from gateway.access.document.conditions import PURPOSE_MISSING, Situation, Undecidable, data_class_rank, read_address
@@ -40,7 +40,7 @@ class Match:
     `unmet` are those whose conditions alone keep them from applying.
     """
 
-    holder: Holder
+    effective: EffectiveSubject
     rules: int
     undecided: int = 0
     unmet: int = 0
@@ -54,7 +54,7 @@ def evaluate(
     if guard is not None:
         return _refuse(snapshot, model, guard[0], guard[1], ())
     match = match_rules(snapshot, principal, action, model, context)
-    unassigned = None if model is None else _department_refusal(snapshot, match.holder)
+    unassigned = None if model is None else _department_refusal(snapshot, match.effective)
     if unassigned is not None:
         return _refuse(snapshot, model, "builtin:department", unassigned, ())
     settled = _settle(snapshot, match.rules)
@@ -78,7 +78,7 @@ def evaluate(
         matched=settled.matched,
         obligations=settled.obligations,
         default_data_class=snapshot.document.settings.default_data_class,
-        limits=limits_for(snapshot, principal, match.holder, model, context.purpose),
+        limits=limits_for(snapshot, principal, match.effective, model, context.purpose),
         fixed_reason=True,
         named_words=snapshot.named_words,
     )
@@ -90,22 +90,22 @@ DIMENSIONS = ("subjects", "actions", "models", "types", "departments", "tenants"
 def match_rules(
     snapshot: Snapshot, principal: Principal, action: str, model: ModelCard | None, context: RequestContext
 ) -> Match:
-    holder = holder_of(snapshot, principal, context.received_at)
-    subjects, actions, models, types, departments, tenants = rule_masks(snapshot, principal, holder, action, model)
+    effective = effective_subject(snapshot, principal, context.received_at)
+    subjects, actions, models, types, departments, tenants = rule_masks(snapshot, principal, effective, action, model)
     candidates = subjects & actions & models & types & departments & tenants
     conditional = candidates & snapshot.conditional
     if not conditional:
-        return Match(holder, candidates)
+        return Match(effective, candidates)
     held, undecided = _decide_conditions(snapshot, conditional, situation_of(snapshot, principal, context))
-    return Match(holder, (candidates ^ conditional) | held, undecided, conditional & ~held)
+    return Match(effective, (candidates ^ conditional) | held, undecided, conditional & ~held)
 
 
 def rule_masks(
-    snapshot: Snapshot, principal: Principal, holder: Holder, action: str, model: ModelCard | None
+    snapshot: Snapshot, principal: Principal, effective: EffectiveSubject, action: str, model: ModelCard | None
 ) -> tuple[int, int, int, int, int, int]:
     """For each of `DIMENSIONS`, the rules that the request satisfies in it."""
-    subjects = snapshot.everyone | snapshot.by_principal.get(holder.key, 0)
-    for role in holder.roles:
+    subjects = snapshot.everyone | snapshot.by_principal.get(effective.key, 0)
+    for role in effective.roles:
         subjects |= snapshot.by_role.get(role, 0)
     return (
         subjects,
@@ -160,14 +160,14 @@ def _decide_conditions(snapshot: Snapshot, pending: int, situation: Situation) -
     return held, undecided
 
 
-def _settle(snapshot: Snapshot, mask: int) -> Settled:
-    """What a set of rules amounts to. The lowest id speaks for several, whatever their order in the document."""
+def _settle(snapshot: Snapshot, mask: int) -> RuleOutcome:
+    """The outcome of a set of rules. The lowest id stands for several, whatever their order in the document."""
     settled = snapshot.settled.get(mask)
     if settled is not None:
         return settled
     rules = [rule for rule in snapshot.rules if mask >> rule.number & 1]
     obligations, localities = merge_obligations(rule.obligations for rule in rules if not rule.deny)
-    settled = Settled(
+    settled = RuleOutcome(
         denied_by=next((rule for rule in rules if rule.deny), None),
         allowed_by=next((rule for rule in rules if not rule.deny), None),
         matched=tuple(rule.id for rule in rules),
@@ -202,10 +202,10 @@ def _builtin_refusal(
     return None
 
 
-def _department_refusal(snapshot: Snapshot, holder: Holder) -> str | None:
+def _department_refusal(snapshot: Snapshot, effective: EffectiveSubject) -> str | None:
     if not snapshot.document.settings.require_department:
         return None
-    charged = holder.charged_department
+    charged = effective.charged_department
     if charged is None:
         return "no department is charged for you: your token names none"
     return None if is_declared(snapshot.document, charged) else f"the department `{charged}` is not a known one"
@@ -228,7 +228,7 @@ def _nothing_grants(action: str, model: ModelCard | None, unmet: tuple[str, ...]
 
 
 def _unmet(snapshot: Snapshot, rules: int, principal: Principal, context: RequestContext) -> tuple[str, ...]:
-    """What keeps the grants that a caller has but for their conditions from applying: what the request could add."""
+    """The unmet conditions of grants that a caller has otherwise: what the request could add."""
     situation, found = situation_of(snapshot, principal, context), set()
     while rules:
         number = (rules & -rules).bit_length() - 1

@@ -1,4 +1,4 @@
-"""Why a decision came out as it did: every rule with its part in it. The decision itself is `evaluate`'s, untouched."""
+"""The explanation of a decision: every rule with its part in it. The decision itself is `evaluate`'s, unchanged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def explain(
 ) -> Explanation:
     decision = evaluate(snapshot, principal, action, model, context)
     match = match_rules(snapshot, principal, action, model, context)
-    masks = rule_masks(snapshot, principal, match.holder, action, model)
+    masks = rule_masks(snapshot, principal, match.effective, action, model)
     situation = situation_of(snapshot, principal, context)
     any_deny = bool(match.rules & snapshot.denies)
     traces = []
@@ -60,7 +60,7 @@ def explain(
         decision=decision,
         roles=role_origins(snapshot, principal, context.received_at),
         undeclared_roles=tuple(sorted(principal.roles - set(snapshot.closures))),
-        charged_department=match.holder.charged_department,
+        charged_department=match.effective.charged_department,
         rules=tuple(traces),
     )
 

@@ -52,7 +52,7 @@ def _dead_patterns(snapshot: Snapshot) -> Iterator[Problem]:
 
     for path, text in _patterns(snapshot):
         if is_dead(text):
-            yield warning(f"`{text}` matches no model of the catalogue", path, "dead_pattern", nearest(text, ids))
+            yield warning(f"`{text}` matches no model of the catalog", path, "dead_pattern", nearest(text, ids))
 
 
 def _patterns(snapshot: Snapshot) -> Iterator[tuple[Path, str]]:

@@ -1,4 +1,4 @@
-"""Which limits of the policy a request falls under, with the counter of each already named. Pure; counts nothing."""
+"""The limits of the policy that apply to a request, each with the name of its counter. Pure; counts nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gateway.access.decision.compiled_policy import CompiledLimit, Snapshot
-from gateway.access.decision.effective_subject import Holder
+from gateway.access.decision.effective_subject import EffectiveSubject
 from gateway.access.document.departments import folded
 from gateway.access.document.model import SCOPE_FIELDS, Limit
 from gateway.access.document.patterns import ModelSelector, compile_pattern
@@ -17,16 +17,20 @@ _NAMED = ("user", "department", "role", "tenant")
 
 
 def limits_for(
-    snapshot: Snapshot, principal: Principal, holder: Holder, model: ModelCard | None, purpose: str | None = None
+    snapshot: Snapshot,
+    principal: Principal,
+    effective: EffectiveSubject,
+    model: ModelCard | None,
+    purpose: str | None = None,
 ) -> tuple[LimitRule, ...]:
     """In the order of the limits' ids. A limit per role gives one rule for each role held."""
     if purpose not in snapshot.limit_purposes:
         purpose = None
     case = (
         principal.tenant,
-        holder.key,
-        holder.charged_department,
-        holder.roles,
+        effective.key,
+        effective.charged_department,
+        effective.roles,
         principal.kind,
         (principal.key_lineage or principal.credential_id) if principal.kind == "service" else None,
         None if model is None else model.id,
@@ -34,7 +38,7 @@ def limits_for(
     )
     found = snapshot.limit_rules.get(case)
     if found is None:
-        found = tuple(_resolve(snapshot, principal, holder, model, purpose))
+        found = tuple(_resolve(snapshot, principal, effective, model, purpose))
         if len(snapshot.limit_rules) >= MAX_CACHED:
             snapshot.limit_rules.clear()
         snapshot.limit_rules[case] = found
@@ -42,55 +46,57 @@ def limits_for(
 
 
 def _resolve(
-    snapshot: Snapshot, principal: Principal, holder: Holder, model: ModelCard | None, purpose: str | None
+    snapshot: Snapshot, principal: Principal, effective: EffectiveSubject, model: ModelCard | None, purpose: str | None
 ) -> Iterator[LimitRule]:
     for limit in snapshot.limits:
-        if not _applies(limit, principal, holder) or limit.purpose not in (None, purpose):
+        if not _applies(limit, principal, effective) or limit.purpose not in (None, purpose):
             continue
         if limit.models is not None and (model is None or not limit.models.matches(model)):
             continue
-        for key in _counters(limit, principal, holder, model):
+        for key in _counters(limit, principal, effective, model):
             yield LimitRule(scope=limit.kind, scope_key=key, **limit.quantities)
 
 
-def _applies(limit: CompiledLimit, principal: Principal, holder: Holder) -> bool:
+def _applies(limit: CompiledLimit, principal: Principal, effective: EffectiveSubject) -> bool:
     for name, value in limit.filters:
         if name == "role":
-            if value not in holder.roles:
+            if value not in effective.roles:
                 return False
-        elif value != _value(name, principal, holder):
+        elif value != _value(name, principal, effective):
             return False
     return True
 
 
-def _value(name: str, principal: Principal, holder: Holder) -> str | None:
+def _value(name: str, principal: Principal, effective: EffectiveSubject) -> str | None:
     if name == "user":
-        return holder.key
+        return effective.key
     if name == "tenant":
         return principal.tenant
-    return None if holder.charged_department is None else folded(holder.charged_department)
+    return None if effective.charged_department is None else folded(effective.charged_department)
 
 
-def _counters(limit: CompiledLimit, principal: Principal, holder: Holder, model: ModelCard | None) -> tuple[str, ...]:
+def _counters(
+    limit: CompiledLimit, principal: Principal, effective: EffectiveSubject, model: ModelCard | None
+) -> tuple[str, ...]:
     """Counter names. Everything is counted within its tenant, but a model alone across tenants."""
     if len(limit.parts) > 1:
-        named = [_counter(limit, part, principal, holder, model) for part in limit.parts]
+        named = [_counter(limit, part, principal, effective, model) for part in limit.parts]
         return ("|".join(name for name in named if name is not None),)
     if limit.kind == "role" and limit.each:
-        return tuple(f"role:{_part(principal.tenant)}/{role}" for role in sorted(holder.roles))
-    name = _counter(limit, limit.kind, principal, holder, model)
+        return tuple(f"role:{_part(principal.tenant)}/{role}" for role in sorted(effective.roles))
+    name = _counter(limit, limit.kind, principal, effective, model)
     return () if name is None else (name,)
 
 
 def _counter(
-    limit: CompiledLimit, kind: str, principal: Principal, holder: Holder, model: ModelCard | None
+    limit: CompiledLimit, kind: str, principal: Principal, effective: EffectiveSubject, model: ModelCard | None
 ) -> str | None:
     tenant = _part(principal.tenant)
     match kind:
         case "user":
             return f"user:{tenant}/{principal.issuer}/{_part(principal.subject)}"
         case "department":
-            department = holder.charged_department
+            department = effective.charged_department
             return None if department is None else f"department:{tenant}/{_part(folded(department))}"
         case "role":
             return f"role:{tenant}/{dict(limit.filters)['role']}"

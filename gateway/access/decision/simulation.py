@@ -25,7 +25,7 @@ class Flip:
 class Simulation:
     replayed: int
     skipped: int
-    """Decisions on models that the catalogue does not have any more."""
+    """Decisions on models that the catalog does not have any more."""
     flips: tuple[Flip, ...]
 
     def count(self, to: Effect) -> int:

@@ -32,7 +32,7 @@ class Undecidable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Situation:
-    """What conditions may look at. `at` is aware UTC."""
+    """The facts that conditions may read. `at` is aware UTC."""
 
     at: datetime
     data_class: str | None

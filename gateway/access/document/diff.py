@@ -1,4 +1,4 @@
-"""What changed between two policies, by meaning (rule by rule) and by text. Pure."""
+"""The difference between two policies, by meaning (rule by rule) and by text. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The policy document as typed, frozen values: shape and single-field rules only.
 
-Knows nothing of the catalogue, of evaluation or of references between parts; the compiler checks those.
+Knows nothing of the catalog, of evaluation or of references between parts; the compiler checks those.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Flags(Part):
     default_data_class: DataClass = "internal"
     """Class of a request that states none."""
     default_department: Word | None = None
-    """Who is charged where neither token nor role names a department, or the token names one that is not declared."""
+    """The department charged where neither token nor role names one, or the token names one that is not declared."""
     require_department: bool = False
     """Refuse model use to callers whom no (declared) department is charged for."""
 
@@ -148,7 +148,7 @@ class Subjects(Part):
 
 
 class Models(Part):
-    """Which: any of `ids`, `groups` (or `any: true`), and then every label; labels alone select the whole catalogue."""
+    """Which: any of `ids`, `groups` (or `any: true`), and then every label; labels alone select the whole catalog."""
 
     any: bool = False
     ids: Many[ModelPattern] = ()

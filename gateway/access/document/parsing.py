@@ -1,4 +1,4 @@
-"""From a `Source` to a typed document, turning schema errors into places and hints a person can act on."""
+"""Parses a `Source` into a typed document; schema errors become places and hints a person can act on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.access.document.model import PolicySet
-from gateway.access.document.problems import Path, PolicyInvalid, Problem, Spot, listed, nearest
+from gateway.access.document.problems import Location, Path, PolicyInvalid, Problem, listed, nearest
 from gateway.access.document.source import Source, read_source
 
 _COST_IN = re.compile(r"(?:cost|price|budget)_([a-z]{3})\Z")
@@ -53,21 +53,21 @@ def parse_source(source: Source, schema: type[Document]) -> Document:
         ) from None
 
 
-def spot_of(source: Source, path: Path) -> Spot | None:
+def location_of(source: Source, path: Path) -> Location | None:
     """Place of the value at `path`, or of the closest parent that exists."""
-    while path and path not in source.spots:
+    while path and path not in source.locations:
         path = path[:-1]
-    return source.spots.get(path)
+    return source.locations.get(path)
 
 
 def _place(problem: Problem) -> tuple[int, int]:
-    return (problem.spot.line, problem.spot.column) if problem.spot else (0, 0)
+    return (problem.location.line, problem.location.column) if problem.location else (0, 0)
 
 
 def _problem(details: ErrorDetails, source: Source, schema: type[BaseModel]) -> Problem:
     path: Path = tuple(part for part in details["loc"] if part != "[key]")
     kind, found, context = details["type"], details.get("input"), details.get("ctx", {})
-    spot = spot_of(source, path)
+    location = location_of(source, path)
     if kind == "extra_forbidden":
         fields = _fields(schema, path[:-1])
         name = str(path[-1])
@@ -75,29 +75,29 @@ def _problem(details: ErrorDetails, source: Source, schema: type[BaseModel]) -> 
         hint = f"write `cost` with `currency: {money.group(1).upper()}`" if money else nearest(name, fields)
         return Problem(
             f"unknown field `{name}`; expected one of {listed(fields, 20)}",
-            source.key_spots.get(path, spot),
+            source.key_locations.get(path, location),
             path,
             hint,
             kind="unknown_field",
         )
     if kind == "missing":
-        return Problem(f"`{path[-1]}` is missing", spot, path[:-1], f"add `{path[-1]}:` here")
+        return Problem(f"`{path[-1]}` is missing", location, path[:-1], f"add `{path[-1]}:` here")
     if kind == "literal_error":
         valid = _choices(schema, path)
         shown = listed(valid, 20) if valid else str(context.get("expected", "another value"))
-        return Problem(f"found {_shown(found)}; expected {shown}", spot, path, nearest(str(found), valid))
+        return Problem(f"found {_shown(found)}; expected {shown}", location, path, nearest(str(found), valid))
     if kind == "string_pattern_mismatch":
-        return Problem(f"found {_shown(found)}; expected text of the form `{context['pattern']}`", spot, path)
+        return Problem(f"found {_shown(found)}; expected text of the form `{context['pattern']}`", location, path)
     if kind in _EXPECTED:
         quoted = "the text " if isinstance(found, str) else ""
-        return Problem(f"found {quoted}{_shown(found)}; expected {_EXPECTED[kind]}", spot, path)
+        return Problem(f"found {quoted}{_shown(found)}; expected {_EXPECTED[kind]}", location, path)
     if kind == "too_short":
-        return Problem(f"found an empty list; expected at least {context['min_length']}", spot, path)
+        return Problem(f"found an empty list; expected at least {context['min_length']}", location, path)
     if kind == "too_long":
-        return Problem(f"found {_shown(found)}; expected at most {context['max_length']}", spot, path)
+        return Problem(f"found {_shown(found)}; expected at most {context['max_length']}", location, path)
     if kind == "value_error":
-        return Problem(str(context["error"]), spot, path)
-    return Problem(f"found {_shown(found)}; {details['msg'].lower()}", spot, path)
+        return Problem(str(context["error"]), location, path)
+    return Problem(f"found {_shown(found)}; {details['msg'].lower()}", location, path)
 
 
 def _shown(value: Any) -> str:

@@ -1,6 +1,6 @@
-"""Which models a rule names: exact ids, `*` as a whole segment or at the end of one, labels. Pure.
+"""Model patterns of a rule: exact ids, `*` as a whole segment or at the end of one, labels. Pure.
 
-Patterns meet catalogue ids only, never a caller's raw string, and never fold case or normalize.
+Patterns meet catalog ids only, never a caller's raw string, and never fold case or normalize.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _segment(want: str, part: str) -> bool:
 class ModelSelector:
     """`everything` or any of `exact` and `wild`, then all of `labels`.
 
-    `known` bounds what wildcards and `everything` may reach: a model added to the catalogue after the version was
+    `known` bounds what wildcards and `everything` may reach: a model added to the catalog after the version was
     written needs the label `auto_grant: true`. Deny rules and selection by label alone have no such bound.
     """
 

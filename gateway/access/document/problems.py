@@ -1,4 +1,4 @@
-"""What is wrong with a policy document, and where. Knows nothing of what a right document means."""
+"""Problems of a policy document, with their places. Knows nothing of what a valid document means."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Kind = Literal[
 
 
 @dataclass(frozen=True, slots=True)
-class Spot:
+class Location:
     """A place in a text; both count from 1."""
 
     line: int
@@ -40,7 +40,7 @@ class Problem:
     """One finding. `kind` tells an API client unknown fields (422 `unknown_field`) from the rest."""
 
     message: str
-    spot: Spot | None = None
+    location: Location | None = None
     path: Path = ()
     hint: str | None = None
     severity: Literal["error", "warning"] = "error"
@@ -60,7 +60,7 @@ class Problem:
         return f"{self.message} ({self.hint})" if self.hint else self.message
 
     def render(self, file: str) -> str:
-        where = f"{file}:{self.spot.line}:{self.spot.column}" if self.spot else file
+        where = f"{file}:{self.location.line}:{self.location.column}" if self.location else file
         pointer = f"`{self.pointer}`: " if self.path else ""
         warning = "warning: " if self.severity == "warning" else ""
         return f"{where}: {warning}{pointer}{self.message}" + (f"\n  hint: {self.hint}" if self.hint else "")
@@ -82,8 +82,8 @@ class PolicyInvalid(ConfigError):
         super().__init__(
             message,
             file=file,
-            line=first.spot.line if first.spot else None,
-            column=first.spot.column if first.spot else None,
+            line=first.location.line if first.location else None,
+            column=first.location.column if first.location else None,
             hint=first.hint,
         )
 

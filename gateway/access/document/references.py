@@ -1,4 +1,4 @@
-"""Do the parts of a document fit together? References, inheritance cycles, duplicates and contradictions. Pure."""
+"""Cross-checks between the parts of a document: references, inheritance cycles, duplicates, contradictions. Pure."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import yaml
 
-from gateway.access.document.problems import Path, PolicyInvalid, Problem, Spot
+from gateway.access.document.problems import Location, Path, PolicyInvalid, Problem
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 16
@@ -32,13 +32,13 @@ _WORDS: Mapping[str, bool | None] = {
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`data` holds only dict, tuple, str, int, float, bool and None. `spots` is empty for JSON."""
+    """`data` holds only dict, tuple, str, int, float, bool and None. `locations` is empty for JSON."""
 
     name: str
     text: str
     data: Any
-    spots: Mapping[Path, Spot]
-    key_spots: Mapping[Path, Spot]
+    locations: Mapping[Path, Location]
+    key_locations: Mapping[Path, Location]
 
 
 def read_source(raw: bytes | str, *, name: str, syntax: Literal["yaml", "json"] = "yaml") -> Source:
@@ -56,8 +56,8 @@ class _Reader:
     def __init__(self, text: str, name: str) -> None:
         self._text = text
         self._name = name
-        self._spots: dict[Path, Spot] = {}
-        self._keys: dict[Path, Spot] = {}
+        self._locations: dict[Path, Location] = {}
+        self._keys: dict[Path, Location] = {}
 
     def read(self) -> Source:
         try:
@@ -65,12 +65,16 @@ class _Reader:
             data = self._document(events)
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
-            spot = Spot(mark.line + 1, mark.column + 1) if mark else None
-            raise PolicyInvalid([Problem(f"not YAML: {error.problem or error.context}", spot)], self._name) from None
+            location = Location(mark.line + 1, mark.column + 1) if mark else None
+            raise PolicyInvalid(
+                [Problem(f"not YAML: {error.problem or error.context}", location)], self._name
+            ) from None
         except yaml.reader.ReaderError as error:
             line = self._text.count("\n", 0, error.position) + 1
-            raise PolicyInvalid([Problem("a control character is not allowed", Spot(line, 1))], self._name) from None
-        return Source(self._name, self._text, data, self._spots, self._keys)
+            raise PolicyInvalid(
+                [Problem("a control character is not allowed", Location(line, 1))], self._name
+            ) from None
+        return Source(self._name, self._text, data, self._locations, self._keys)
 
     def _document(self, events: Iterator[Any]) -> Any:
         data: Any = None
@@ -88,8 +92,8 @@ class _Reader:
     def _value(self, event: Any, events: Iterator[Any], path: Path) -> Any:
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             self._fail("anchors and aliases are not allowed; write the value out", event)
-        self._spots[path] = _spot(event)
-        if len(self._spots) > MAX_VALUES:
+        self._locations[path] = _location(event)
+        if len(self._locations) > MAX_VALUES:
             self._fail(f"the document has more than {MAX_VALUES} values", event)
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
@@ -113,16 +117,16 @@ class _Reader:
             if not isinstance(event, yaml.ScalarEvent):
                 self._fail("a key must be plain text", event)
             key: str = event.value
-            _refuse_odd_characters(key, _spot(event), self._name)
+            _refuse_odd_characters(key, _location(event), self._name)
             if key in found:
                 self._fail(f"duplicate key `{key}`", event)
-            self._keys[(*path, key)] = _spot(event)
+            self._keys[(*path, key)] = _location(event)
             found[key] = self._value(next(events), events, (*path, key))
         return found
 
     def _scalar(self, event: Any) -> Any:
         text: str = event.value
-        _refuse_odd_characters(text, _spot(event), self._name)
+        _refuse_odd_characters(text, _location(event), self._name)
         if event.tag not in (None, "!"):
             self._fail(f"the tag `{event.tag}` is not allowed", event)
         if event.style or event.tag == "!":
@@ -136,21 +140,23 @@ class _Reader:
         return text
 
     def _fail(self, message: str, event: Any) -> None:
-        raise PolicyInvalid([Problem(message, _spot(event))], self._name)
+        raise PolicyInvalid([Problem(message, _location(event))], self._name)
 
 
-def _spot(event: Any) -> Spot:
-    return Spot(event.start_mark.line + 1, event.start_mark.column + 1)
+def _location(event: Any) -> Location:
+    return Location(event.start_mark.line + 1, event.start_mark.column + 1)
 
 
-def _refuse_odd_characters(text: str, spot: Spot | None, name: str) -> None:
+def _refuse_odd_characters(text: str, location: Location | None, name: str) -> None:
     """Invisible characters make two names look alike (T14); none has a use in a policy."""
     if text.isascii() and text.isprintable():
         return
     for character in text:
         category = unicodedata.category(character)
         if category in ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp") and character not in "\n\t":
-            raise PolicyInvalid([Problem(f"the invisible character U+{ord(character):04X} is not allowed", spot)], name)
+            raise PolicyInvalid(
+                [Problem(f"the invisible character U+{ord(character):04X} is not allowed", location)], name
+            )
 
 
 def _read_json(text: str, name: str) -> Source:
@@ -170,7 +176,7 @@ def _read_json(text: str, name: str) -> Source:
     try:
         data = json.loads(text, object_pairs_hook=pairs, parse_constant=constant)
     except json.JSONDecodeError as error:
-        raise PolicyInvalid([Problem(f"not JSON: {error.msg}", Spot(error.lineno, error.colno))], name) from None
+        raise PolicyInvalid([Problem(f"not JSON: {error.msg}", Location(error.lineno, error.colno))], name) from None
     except (RecursionError, ValueError):
         raise PolicyInvalid([Problem("not JSON that can be read: too deep or a number too long")], name) from None
     return Source(name, text, _frozen(data, name, 0, iter(range(MAX_VALUES))), {}, {})

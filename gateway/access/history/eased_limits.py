@@ -1,4 +1,4 @@
-"""What a change of the policy would ease in somebody's limits. Pure.
+"""The limits that a change of the policy would ease for somebody. Pure.
 
 Compares the limits that each version resolves for the same principal and model, counter by counter. A limit that is
 gone, counts under another name or in another window, or allows more is eased; one that was added or lowered is not.
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 
 from gateway.access.decision.compiled_policy import Snapshot
-from gateway.access.decision.effective_subject import holder_of, principal_key
+from gateway.access.decision.effective_subject import effective_subject, principal_key
 from gateway.access.decision.quotas import limits_for
 from gateway.flow.values import LimitRule, ModelCard, Principal
 
@@ -24,11 +24,11 @@ _LENIENCE = ("deny", "local", "allow")
 def eased_limit(before: Snapshot, after: Snapshot, who: Principal, model: ModelCard, now: datetime) -> str | None:
     """The id of the first limit that holds `who` back less on this model than it did, for any purpose, at any time."""
     for at in _times(before, after, who, now):
-        holders = [holder_of(policy, who, at) for policy in (before, after)]
+        holders = [effective_subject(policy, who, at) for policy in (before, after)]
         for purpose in (None, *sorted(before.limit_purposes | after.limit_purposes)):
             old, new = (
-                limits_for(policy, who, holder, model, purpose)
-                for policy, holder in zip((before, after), holders, strict=True)
+                limits_for(policy, who, effective, model, purpose)
+                for policy, effective in zip((before, after), holders, strict=True)
             )
             eased = first_eased(old, new)
             if eased is not None:

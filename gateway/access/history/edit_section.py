@@ -21,15 +21,15 @@ def replace_section(text: str, syntax: Syntax, name: str, items: Sequence[dict[s
     if syntax == "json":
         return json.dumps({**_without(source.data, name), **({name: list(items)} if items else {})}, indent=2)
     block = _block(name, items)
-    tops = {path[0]: spot for path, spot in source.key_spots.items() if len(path) == 1}
-    if any(spot.column != 1 for spot in tops.values()):
+    tops = {path[0]: location for path, location in source.key_locations.items() if len(path) == 1}
+    if any(location.column != 1 for location in tops.values()):
         return _dump({**_without(source.data, name), **({name: list(items)} if items else {})})
     lines = text.splitlines(keepends=True)
     if name not in tops:
         end = "" if not lines or lines[-1].endswith("\n") else "\n"
         return text + end + (f"\n{block}" if block else "")
     first = tops[name].line - 1
-    later = [spot.line - 1 for spot in tops.values() if spot.line - 1 > first]
+    later = [location.line - 1 for location in tops.values() if location.line - 1 > first]
     last = min(later, default=len(lines))
     while last > first + 1 and _belongs_to_next(lines[last - 1]):
         last -= 1

@@ -124,7 +124,7 @@ class PolicyEditor:
         return self._service.repository
 
     async def current(self) -> StoredVersion:
-        """What the database says is in force now, not what this replica last saw."""
+        """The version in force according to the database, not as this replica last saw it."""
         stored = await self.repository.current()
         if stored is None:
             raise Unavailable("The policy is not available.", code="policy_unavailable")
@@ -339,7 +339,7 @@ def _already_decided() -> Conflict:
 def refused_document(error: PolicyInvalid) -> UnknownField | InvalidDocument:
     """The first problem as a public error: place, what was found, what was expected."""
     first = error.problems[0]
-    where = f"line {first.spot.line}, column {first.spot.column}: " if first.spot else ""
+    where = f"line {first.location.line}, column {first.location.column}: " if first.location else ""
     more = f" (and {len(error.problems) - 1} more)" if len(error.problems) > 1 else ""
     message, param = f"{where}{first.message}{more}", first.pointer or None
     if first.kind == "unknown_field":

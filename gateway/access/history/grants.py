@@ -1,4 +1,4 @@
-"""May this author make this change? Nobody grants beyond their own rights, and no change may lock everybody out. Pure.
+"""Checks a change against its author: nobody grants beyond their own rights, no change locks everybody out. Pure.
 
 Administrative rights: an author may widen only those that they hold. Model use: whoever may write the policy grants it
 to others, but neither to themselves nor to an account of theirs, in no way at all (`own_rights`).

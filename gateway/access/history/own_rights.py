@@ -1,4 +1,4 @@
-"""What a change of the policy would give, or make easier, for whoever makes it and for the accounts they own. Pure.
+"""The rights that a change of the policy would give, or ease, for its author and the accounts they own. Pure.
 
 An author is more than the token that they change the policy with: they are compared as every identity that they were
 seen as, as all of these at once, and with every scope that a mapping names, because whoever asks for a token chooses
@@ -19,7 +19,7 @@ from math import prod
 from typing import Any
 
 from gateway.access.decision.compiled_policy import CompiledRule, Snapshot
-from gateway.access.decision.effective_subject import holder_of, principal_key
+from gateway.access.decision.effective_subject import effective_subject, principal_key
 from gateway.access.decision.evaluator import evaluate, rule_masks
 from gateway.access.document.conditions import Condition, Situation, Undecidable, read_address
 from gateway.access.document.vocabulary import (
@@ -86,7 +86,7 @@ def first_gain(
 
 def _distinct(before: Snapshot, after: Snapshot, who: Principal) -> tuple[object, ...]:
     """All that the two versions can tell somebody by, apart from the situation."""
-    roles = tuple(holder_of(policy, who, EVER).roles for policy in (before, after))
+    roles = tuple(effective_subject(policy, who, EVER).roles for policy in (before, after))
     key = (who.key_lineage, who.credential_id) if who.kind == "service" else None
     return principal_key(who), roles, who.tenant, who.kind, who.department, who.clearance, who.narrowed_models, key
 
@@ -119,7 +119,7 @@ def _selves(
         return
     if any(evaluate(policy, author, "identity.write", None, context).allowed for policy in (before, after)):
         # An account that the author could make tomorrow, with all of their roles or with none.
-        roles = author.roles.union(*(holder_of(before, one, EVER).roles | one.roles for one in (author, *past)))
+        roles = author.roles.union(*(effective_subject(before, one, EVER).roles | one.roles for one in (author, *past)))
         future = Principal(
             author.tenant, OTHER, OTHER, "service", department=author.department, owner=(author.issuer, author.subject)
         )
@@ -179,7 +179,7 @@ def _gain(
 
 def _reaching(snapshot: Snapshot, who: Principal, action: str, model: ModelCard) -> list[CompiledRule]:
     """Rules that apply to this principal, action and model at some time, under some condition."""
-    subjects, *rest = rule_masks(snapshot, who, holder_of(snapshot, who, EVER), action, model)
+    subjects, *rest = rule_masks(snapshot, who, effective_subject(snapshot, who, EVER), action, model)
     for mask in rest:
         subjects &= mask
     found = []

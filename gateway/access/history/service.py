@@ -17,7 +17,7 @@ from typing import Literal
 from gateway.access.decision.compiled_policy import Snapshot
 from gateway.access.decision.compiler import compile_policy, located
 from gateway.access.decision.decision_tests import failing_tests
-from gateway.access.decision.effective_subject import holder_of
+from gateway.access.decision.effective_subject import effective_subject
 from gateway.access.decision.evaluator import evaluate
 from gateway.access.decision.lint import startup_warnings
 from gateway.access.decision.quotas import limits_for
@@ -117,7 +117,7 @@ class AccessService:
     def limits_of(self, principal: Principal, context: RequestContext) -> tuple[LimitRule, ...]:
         snapshot = self.snapshot
         return limits_for(
-            snapshot, principal, holder_of(snapshot, principal, context.received_at), None, context.purpose
+            snapshot, principal, effective_subject(snapshot, principal, context.received_at), None, context.purpose
         )
 
     def visible_models(self, principal: Principal, context: RequestContext) -> tuple[ModelCard, ...]:
@@ -166,7 +166,7 @@ class AccessService:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What somebody should hear about the policy in force and the models of this replica, most important first."""
+        """Notices about the policy in force and the models of this replica, most important first."""
         return self._warnings
 
     def _put_in_force(self, snapshot: Snapshot) -> None:
@@ -187,7 +187,7 @@ class AccessService:
         return AccessStatus("ready", snapshot.version, snapshot.etag, age)
 
     def compile(self, stored: StoredVersion) -> Snapshot:
-        """A stored version against this replica's catalogue. Raises `PolicyInvalid`."""
+        """A stored version against this replica's catalog. Raises `PolicyInvalid`."""
         content = stored.content
         source = read_source(content.source, name=f"policy version {stored.version}", syntax=content.syntax)
         return compile_policy(

@@ -49,7 +49,7 @@ SYSTEM = Author(tenant="-", issuer="esclusa", subject="installation")
 
 @dataclass(frozen=True, slots=True)
 class NewVersion:
-    """`known_models` are the catalogue ids at writing: wildcard grants of this version reach no later model."""
+    """`known_models` are the catalog ids at writing: wildcard grants of this version reach no later model."""
 
     source: str
     syntax: Syntax
@@ -98,7 +98,7 @@ class IdempotencyKey:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a remembered write led to: a version, or a proposal."""
+    """The result of a remembered write: a version, or a proposal."""
 
     request_sha256: str
     version: int | None

@@ -16,7 +16,7 @@ from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.identity.calls import READ, WRITE, caller_of
 from gateway.admin.identity.views import NewRevocation, RevocationPage, RevocationView, revocation_view
 from gateway.admin.recording import IdempotencyKey, before_after, changing, page_end, reading
-from gateway.identity.revoking import Asked, RevocationService
+from gateway.identity.revoking import RevocationRequest, RevocationService
 
 
 def routes(service: RevocationService, guard: PermissionGuard) -> APIRouter:
@@ -35,7 +35,7 @@ def routes(service: RevocationService, guard: PermissionGuard) -> APIRouter:
         """409 `would_lock_out` for oneself."""
         async with changing(guard, call, "revocations", status=201) as event:
             body = await read_model(request, NewRevocation)
-            view = revocation_view(await service.revoke(caller_of(call, key), Asked(**body.model_dump())))
+            view = revocation_view(await service.revoke(caller_of(call, key), RevocationRequest(**body.model_dump())))
             event.target, event.reason = f"revocations/{view.id}", view.reason
             event.diff = before_after(None, view)
         return view

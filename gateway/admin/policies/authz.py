@@ -33,7 +33,7 @@ ClaimsReader = Callable[[Mapping[str, Any]], Principal]
 
 
 class LimitUse(BaseModel):
-    """What is used of one limit in its present window."""
+    """The use of one limit in its current window."""
 
     id: str
     scope_key: str

@@ -28,7 +28,7 @@ BindingId = Annotated[str, Path(max_length=128)]
 
 
 class BindingBody(AdminBody):
-    """Who gets which roles. `principals` are `<issuer>#<subject>`; a break-glass binding must expire."""
+    """A role binding. `principals` are `<issuer>#<subject>`; a break-glass binding must expire."""
 
     roles: list[Annotated[str, Field(max_length=128)]] = Field(min_length=1, max_length=100, fail_fast=True)
     principals: list[Annotated[str, Field(max_length=1024)]] = Field(min_length=1, max_length=1000, fail_fast=True)

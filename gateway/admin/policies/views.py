@@ -1,4 +1,4 @@
-"""What the policy routes answer: response models and how they are made from the access domain's values."""
+"""Response models of the policy routes, built from the access domain's values."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ class FlipView(BaseModel):
 class SimulationView(BaseModel):
     object: Literal["policy.simulation"] = "policy.simulation"
     replayed: int
-    skipped: int = Field(description="decisions on models that are no longer in the catalogue")
+    skipped: int = Field(description="decisions on models that are no longer in the catalog")
     allow_to_deny: int
     deny_to_allow: int
     flips: list[FlipView] = Field(description="empty without `audit.read`; then only the numbers are shown")
@@ -199,8 +199,8 @@ def finding(problem: Problem) -> Finding:
         kind=problem.kind,
         message=problem.message,
         path=problem.pointer or None,
-        line=problem.spot.line if problem.spot else None,
-        column=problem.spot.column if problem.spot else None,
+        line=problem.location.line if problem.location else None,
+        column=problem.location.column if problem.location else None,
         hint=problem.hint,
     )
 

@@ -1,1 +1,1 @@
-"""What can be found in a text, one family a file. Pure: each knows its forms and its arithmetic, not what is done."""
+"""Detectors of personal data and secrets, one family a file. Pure: forms and arithmetic; no actions."""

@@ -252,7 +252,7 @@ def _ends(last: str) -> tuple[int, ...]:
 
 
 def _beginnings(first: str) -> Iterator[int]:
-    """Where in its first group a number may begin: at once, or behind a word that is written against it."""
+    """The start of a number in its first group: at once, or behind a word that is written against it."""
     yield 0
     letters = len(first) - len(first.lstrip("ABCDEFGHIJKLMNOPQRSTUVWXYZÑ"))
     for cut in range(1, min(letters, 7) + 1):

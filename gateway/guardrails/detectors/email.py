@@ -82,7 +82,7 @@ def _domain_size(text: str) -> int:
 
 
 def email_start(text: str) -> int | None:
-    """Where an address begins that may still go on after the end of the text, or after the blank behind it."""
+    """The start of an address that may continue after the end of the text, or after the blank behind it."""
     at = text.rfind("@", max(0, len(text) - 330))
     if at >= 0:
         rest = text[at + 1 :].lstrip(_BLANKS)

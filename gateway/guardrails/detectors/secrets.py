@@ -22,7 +22,7 @@ _BODY = re.compile(r"[A-Za-z0-9+/=]")
 
 
 def pem_start(text: str, at: int) -> int | None:
-    """Where the first private-key block begins that may still go on after the end of `text`, or None.
+    """The start of the first private-key block that may continue after the end of `text`, or None.
 
     The first, as a header inside a block that has not ended is part of that block.
     """
@@ -145,7 +145,7 @@ _OPEN = re.compile(
 
 
 def key_start(text: str) -> int | None:
-    """Where a key begins that may still go on after the end of the text, or after the blank behind it."""
+    """The start of a key that may continue after the end of the text, or after the blank behind it."""
     found = _OPEN.search(text, max(0, len(text) - 528))
     return None if found is None else found.start()
 

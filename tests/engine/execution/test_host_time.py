@@ -41,8 +41,8 @@ def test_planning_and_reporting_sixty_four_tokens_stays_cheap(policy: str) -> No
         core.add(Submission(asked, 70, 0, ticket=i))
     for _ in range(60):
         before, runner_before = time.thread_time(), runner.cpu_s
-        deliveries = core.step()
+        outputs = core.step()
         spent.append(time.thread_time() - before - (runner.cpu_s - runner_before))
-        assert len(deliveries) == CROWD
-        assert all(isinstance(delivery.item, GenerationEvent) for delivery in deliveries)
+        assert len(outputs) == CROWD
+        assert all(isinstance(output.item, GenerationEvent) for output in outputs)
     assert min(spent[10:]) < 0.002

@@ -280,7 +280,7 @@ async def test_what_has_ended_in_a_step_is_delivered_although_the_loop_dies_afte
     def broken(*_: Any) -> Any:
         raise Panic
 
-    monkeypatch.setattr(thread, "_judge", broken)
+    monkeypatch.setattr(thread, "_record_faults", broken)
     async with hang_guard():
         assert len(tokens_of(await collect(engine.generate(request("a", max_tokens=1))))) == 1
 

@@ -17,25 +17,25 @@ def work_of(slot: int, *, pool: bool = False, num_computed: int = 0) -> Work:
 
 
 class Machine:
-    def __init__(self, culprits: set[int]) -> None:
-        self.culprits, self.ran = culprits, []  # type: ignore[var-annotated]
+    def __init__(self, faulty_requests: set[int]) -> None:
+        self.faulty_requests, self.ran = faulty_requests, []  # type: ignore[var-annotated]
 
     def __call__(self, step: Step) -> StepResult:
         slots = {work.slot for work in step.work}
         self.ran.append(step)
-        if slots & self.culprits:
+        if slots & self.faulty_requests:
             raise RuntimeError("kernel")
         return StepResult(tokens={slot: SampledToken(slot) for slot in slots})
 
 
-@pytest.mark.parametrize("culprits", [{0}, {63}, {5, 40}, set()])
-def test_exactly_the_culprits_are_found_among_sixty_four(culprits: set[int]) -> None:
-    machine = Machine(culprits)
+@pytest.mark.parametrize("faulty_requests", [{0}, {63}, {5, 40}, set()])
+def test_exactly_the_culprits_are_found_among_sixty_four(faulty_requests: set[int]) -> None:
+    machine = Machine(faulty_requests)
     result = run_in_halves(machine, Step(1, tuple(work_of(slot) for slot in range(64))))
-    assert set(result.faults) == culprits
+    assert set(result.faults) == faulty_requests
     assert all(isinstance(fault, CulpritFault) for fault in result.faults.values())
-    assert set(result.tokens) == set(range(64)) - culprits
-    assert len(machine.ran) <= 2 + max(1, len(culprits)) * 2 * math.log2(64)
+    assert set(result.tokens) == set(range(64)) - faulty_requests
+    assert len(machine.ran) <= 2 + max(1, len(faulty_requests)) * 2 * math.log2(64)
 
 
 def test_everything_is_shown_to_the_runner_as_fresh_and_freed_slots_once() -> None:

@@ -218,7 +218,7 @@ async def test_shipping_once_more_brings_nothing_erased_back(
         await connection.execute(text("DELETE FROM audit_content"))
     again = whole_boot(spool_dir)
     assert len(again.batch(None, 100).frames) == 3
-    await service._courier.shipper.ship(again, None)
+    await service._shipping.shipper.ship(again, None)
     assert await stored(engine) == []
 
 
@@ -247,7 +247,7 @@ async def test_content_is_gone_after_its_time(start: Start, engine: AsyncEngine)
     async with engine.begin() as connection:
         await connection.execute(text("UPDATE audit_content SET expires_at = now() - interval '1 second'"))
     assert {one.state for one in await read(engine, service, exchange)} == {"erased"}
-    await service._courier.shipper.keep_house()
+    await service._shipping.shipper.maintain_partitions()
     assert await stored(engine) == []
 
 

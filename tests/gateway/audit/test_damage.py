@@ -21,10 +21,10 @@ from typer.testing import CliRunner
 
 from gateway.audit import quarantine
 from gateway.audit.boot_reader import BootReader
-from gateway.audit.boots import boot_folders
 from gateway.audit.segment import HEADER_BYTES, Frame, segment_path
 from gateway.audit.segment_reader import read_pieces
 from gateway.audit.service import AuditService
+from gateway.audit.spool_dirs import boot_folders
 from gateway.audit.verify import verify
 from gateway.cli import audit as cli
 from gateway.storage.postgres import make_engine
@@ -138,7 +138,7 @@ def harm(spool_dir: Path, requests: list[UUID], how: Harm) -> Damaged:
 async def all_shipped(service: AuditService) -> None:
     for _ in range(600):
         state = service.status()
-        if state["recovered"] and not service._courier._own_damages and (await service.settle(1)).seconds == 0:
+        if state["recovered"] and not service._shipping._own_damages and (await service.settle(1)).seconds == 0:
             return
         await asyncio.sleep(0.05)
     pytest.fail(f"not shipped: {service.status()}")
@@ -203,7 +203,7 @@ async def test_damage_under_a_running_gateway_costs_the_records_it_hit_and_names
     service = await start(into=away)
     requests = await record(service)
     damaged = harm(spool_dir, requests, how)
-    service._courier.shipper._engine = service._courier._engine = engine
+    service._shipping.shipper._engine = service._shipping._engine = engine
     later = await record(service, 10)
     await all_shipped(service)
     for request in later:
@@ -311,7 +311,7 @@ async def test_a_run_without_the_segment_that_its_checkpoint_names_has_lost_an_u
     exchange = admitted()
     await dead.intent(exchange)
     await dead.settle(5)
-    dead._courier.shipper._engine = dead._courier._engine = away
+    dead._shipping.shipper._engine = dead._shipping._engine = away
     await dead.completion(finished(exchange))
     await dead.close()
     (folder,) = boot_folders(spool_dir)

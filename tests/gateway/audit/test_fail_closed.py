@@ -168,10 +168,10 @@ async def test_the_quota_refuses_until_records_are_shipped(start: Any, rows: Any
     assert 20 < admitted_count < 100
     assert not service.healthy
     # Postgres comes back: what waited is shipped, its segments are deleted, requests are admitted again.
-    service._courier.shipper._engine = make_engine(database_url)
+    service._shipping.shipper._engine = make_engine(database_url)
     await until_healthy(service, 10)
     await service.intent(admitted())
     await service.settle(5)
     assert len(await rows()) == admitted_count + 1
-    await service._courier.shipper._engine.dispose()
+    await service._shipping.shipper._engine.dispose()
     await away.dispose()

@@ -183,7 +183,7 @@ async def test_shipping_the_same_segment_twice_adds_nothing(start: Any, rows: An
     service = await start(mode="strict")
     await serve(service, 10)
     await settled(service)
-    service._courier._reader.checkpoint = Checkpoint()
+    service._shipping._reader.checkpoint = Checkpoint()
     await serve(service, 1)
     await settled(service)
     assert len(await rows()) == 22

@@ -131,6 +131,6 @@ async def test_rows_that_others_put_there_show_in_the_state_of_the_gateway(
     await record(service)
     assert service.status()["quarantined"] == 0
     await move(engine, "node_seq = 4")
-    service._courier._count_due_s = 0.0  # the minute is over
+    service._shipping._count_due_s = 0.0  # the minute is over
     await record(service, 1)
     await until_counted(service, 1)

@@ -13,8 +13,8 @@ from uuid import UUID
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.audit.boots import boot_folders, dead_boots
 from gateway.audit.service import AuditService
+from gateway.audit.spool_dirs import boot_folders, dead_boots
 from gateway.audit.verify import verify
 from gateway.errors import Unavailable
 from gateway.storage.postgres import make_engine
@@ -75,7 +75,7 @@ async def record(service: AuditService, count: int = 10) -> list[UUID]:
 
 async def settled(service: AuditService) -> None:
     for _ in range(300):
-        if (await service.settle(1)).seconds == 0 and not service._courier.outage:
+        if (await service.settle(1)).seconds == 0 and not service._shipping.outage:
             return
         await asyncio.sleep(0.05)
     pytest.fail(f"not shipped: {service.status()}")
@@ -102,7 +102,7 @@ async def test_records_before_and_behind_the_removal_arrive(
     remove(spool_dir)
     with caplog.at_level(logging.ERROR, "esclusa.audit"):
         behind = await record(service)
-    service._courier.shipper._engine = service._courier._engine = engine
+    service._shipping.shipper._engine = service._shipping._engine = engine
     await settled(service)
     for request in (*before, *behind):
         assert [row["phase"] for row in await rows("request_id = :id", id=request)] == ["intent", "completion"]
@@ -119,7 +119,7 @@ async def test_the_shipper_misses_the_folder_and_has_it_put_back_without_another
     await record(service)
     await service._spool.flush()
     remove_spool(spool_dir)
-    service._courier.shipper._engine = service._courier._engine = engine
+    service._shipping.shipper._engine = service._shipping._engine = engine
     await settled(service)
     assert len(await rows()) == 20
 
@@ -175,7 +175,7 @@ async def test_while_the_folder_cannot_be_made_requests_are_refused_and_nothing_
             break
         await asyncio.sleep(0.05)
     behind = await record(service)
-    service._courier.shipper._engine = service._courier._engine = engine
+    service._shipping.shipper._engine = service._shipping._engine = engine
     await settled(service)
     for request in (*before, *behind):
         assert [row["phase"] for row in await rows("request_id = :id", id=request)] == ["intent", "completion"]
@@ -191,7 +191,7 @@ async def test_segments_that_were_closed_and_removed_are_named_as_lost(
     await record(service)
     remove_spool(spool_dir)
     await record(service)
-    service._courier.shipper._engine = service._courier._engine = engine
+    service._shipping.shipper._engine = service._shipping._engine = engine
     await settled(service)
     kinds = {problem.kind for problem in await problems(service, engine)}
     assert kinds == {"lost"}
@@ -207,7 +207,7 @@ async def test_a_segment_that_somebody_emptied_is_left_for_a_new_one(
     await service._spool.flush()
     cut_segment(spool_dir)
     behind = await record(service)
-    service._courier.shipper._engine = service._courier._engine = engine
+    service._shipping.shipper._engine = service._shipping._engine = engine
     await settled(service)
     for request in behind:
         assert [row["phase"] for row in await rows("request_id = :id", id=request)] == ["intent", "completion"]

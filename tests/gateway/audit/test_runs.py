@@ -34,7 +34,7 @@ async def die(service: AuditService) -> None:
         task.cancel()
     await asyncio.gather(*service._tasks, return_exceptions=True)
     await service._spool.close()
-    service._courier.release()
+    service._shipping.release()
     assert service._boot is not None
     service._boot.release()
     service._boot = None

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from gateway.audit.boot_reader import BootReader
 from gateway.audit.canonical import canonical_json, chain_hash, genesis
-from gateway.audit.group import Position
 from gateway.audit.mark import Mark
 from gateway.audit.segment import (
     FRAME_OVERHEAD,
@@ -25,6 +24,7 @@ from gateway.audit.segment import (
     segment_path,
 )
 from gateway.audit.segment_reader import Hole, read_header, read_pieces
+from gateway.audit.spool_types import Position
 
 BOOT = UUID(int=7)
 

@@ -68,11 +68,11 @@ def test_checks_as_json_name_every_problem_with_its_place(file: Path) -> None:
     )
 
 
-def test_the_catalogue_of_the_settings_finds_dead_patterns(tmp_path: Path) -> None:
+def test_the_catalog_of_the_settings_finds_dead_patterns(tmp_path: Path) -> None:
     config = tmp_path / "esclusa.yaml"
     config.write_text("models:\n  - {id: smollm2-135m-instruct, path: /nowhere, tier: small}\n", encoding="utf-8")
     result = policy("check", str(SEED), "--config", str(config))
-    assert f"warning: `modelGroups.large[0]`: `{LARGE}` matches no model of the catalogue" in result.stdout
+    assert f"warning: `modelGroups.large[0]`: `{LARGE}` matches no model of the catalog" in result.stdout
     assert result.exit_code == 0
 
 

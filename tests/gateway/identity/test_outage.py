@@ -22,7 +22,7 @@ from gateway.identity.local_copies import IdentityCopies
 from gateway.identity.repository import IdentityRepository
 from gateway.identity.revocation_store import PostgresRevocationStore
 from gateway.identity.revocations import RevocationList, SavedRevocations
-from gateway.identity.revoking import Asked, RevocationService
+from gateway.identity.revoking import RevocationRequest, RevocationService
 from gateway.identity.service import IdentityService
 from gateway.identity.store import IdentityStore
 from gateway.local.postgres import PrivatePostgres
@@ -138,7 +138,7 @@ def plug_in(proxy: SlowProxy, server: PrivatePostgres) -> None:
 
 async def revoke(gateway: Gateway, issuer: TestIssuer, subject: str) -> None:
     who = Caller(Principal("acme", issuer.issuer, "olga"), gateway.context)
-    await gateway.revoking.revoke(who, Asked("subject", issuer.issuer, subject, None, None, "left"))
+    await gateway.revoking.revoke(who, RevocationRequest("subject", issuer.issuer, subject, None, None, "left"))
 
 
 # -------------------------------------------------------------------------------------------- revocations

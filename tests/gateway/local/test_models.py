@@ -23,7 +23,7 @@ def asset(sha256: str = hashlib.sha256(CONTENT).hexdigest(), member: str = r"[^/
         id="tiny",
         tier="small",
         title="Tiny",
-        licence="Apache-2.0",
+        license="Apache-2.0",
         filename="tiny.gguf",
         size_bytes=len(CONTENT),
         sha256=sha256,

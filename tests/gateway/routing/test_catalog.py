@@ -1,4 +1,4 @@
-"""The catalogue: exact ids, tiers by configuration, the virtual model, mistakes found at start."""
+"""The catalog: exact ids, tiers by configuration, the virtual model, mistakes found at start."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_a_very_long_chain_of_roles_compiles() -> None:
     assert len(snapshot.closures["r0"]) == 3001
 
 
-def test_a_catalogue_id_that_looks_like_a_pattern_is_refused() -> None:
+def test_a_catalog_id_that_looks_like_a_pattern_is_refused() -> None:
     with pytest.raises(PolicyInvalid, match=r"`\*` is only for patterns"):
         policy("rules: []", catalog=[ModelCard("acme/*", "b")])
 
@@ -78,9 +78,9 @@ def test_a_catalogue_id_that_looks_like_a_pattern_is_refused() -> None:
     [
         (
             f"roles: {{r: {{}}}}\nrules: [{ALLOW.replace('acme/small', 'acme/smal')}]",
-            "`acme/smal` matches no model of the catalogue",
+            "`acme/smal` matches no model of the catalog",
         ),
-        ("modelGroups: {g: ['gone/*']}\nrules: []", "`gone/*` matches no model of the catalogue"),
+        ("modelGroups: {g: ['gone/*']}\nrules: []", "`gone/*` matches no model of the catalog"),
         (f"roles: {{r: {{}}, x: {{}}}}\nrules: [{ALLOW}]", "role `x` gives nothing: no allow rule names it"),
         (
             f"roles: {{r: {{}}}}\nrules: [{ALLOW}, {{id: d, effect: deny, subjects: {{any: true}}}}]",

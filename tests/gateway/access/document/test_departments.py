@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.access.decision.compiler import find_warnings
-from gateway.access.decision.effective_subject import holder_of
+from gateway.access.decision.effective_subject import effective_subject
 from gateway.access.document.problems import PolicyInvalid
 from tests.fakes.policies import NOON, SMALL, decide, policy, who
 
@@ -45,7 +45,7 @@ def test_who_has_no_department_may_be_charged_to_a_default_one() -> None:
     snapshot = policy(text + OPEN)
 
     def charged(*roles: str, department: str | None = None) -> str | None:
-        return holder_of(snapshot, who(*roles, department=department), NOON).charged_department
+        return effective_subject(snapshot, who(*roles, department=department), NOON).charged_department
 
     assert (charged(), charged(department="Finance"), charged("r"), charged(department="finanzas")) == (
         "other",

@@ -54,7 +54,7 @@ async def test_own_models_under_the_shipped_policy_are_told_in_the_log(
 ) -> None:
     service = AccessService(catalog=OWN, clock=SystemClock(), seed=SEED, settings=AccessSettings())
     await service.start()
-    expected = "no rule grants any model of the catalogue: every request is refused and `GET /v1/models` is empty"
+    expected = "no rule grants any model of the catalog: every request is refused and `GET /v1/models` is empty"
     assert service.warnings[0].startswith(expected)
     assert any(expected in record.getMessage() for record in caplog.records)
     await service.close()

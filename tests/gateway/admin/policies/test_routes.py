@@ -266,7 +266,7 @@ async def test_without_a_token_every_route_answers_401(stage: PolicyStage) -> No
     assert {(answer.status_code, code(answer)) for answer in answers} == {(401, "missing_token")}
 
 
-async def test_the_catalogue_shows_tiers_and_who_grants_each_model(stage: PolicyStage) -> None:
+async def test_the_catalog_shows_tiers_and_who_grants_each_model(stage: PolicyStage) -> None:
     response = await stage.call("GET", "/models", "oscar")
     models = {model["id"]: model for model in response.json()["data"]}
     assert models["smollm2-135m-instruct"]["granted_by"] == ["analyst-all", "employee-small"]
@@ -274,7 +274,7 @@ async def test_the_catalogue_shows_tiers_and_who_grants_each_model(stage: Policy
     assert models["auto"]["virtual"] is True
 
 
-async def test_the_catalogue_needs_its_own_permission(stage: PolicyStage) -> None:
+async def test_the_catalog_needs_its_own_permission(stage: PolicyStage) -> None:
     assert (await stage.call("GET", "/models", "petra")).status_code == 403
 
 

@@ -30,7 +30,7 @@ SECURITY_HEADERS = [
 ]
 
 
-class Front:
+class EdgeMiddleware:
     """Outermost application. Puts `RequestContext` into `scope["state"]["context"]`."""
 
     def __init__(

@@ -12,7 +12,7 @@ from starlette.types import Receive
 WATCH_AFTER_S = 0.1
 
 
-class Hangup:
+class DisconnectWatcher:
     """Cancels the request's own task on `http.disconnect`. Start it once the body has been read."""
 
     def __init__(self, receive: Receive) -> None:

@@ -1,4 +1,4 @@
-"""What the API keys of running answers may do now: their accounts can be narrowed while they run.
+"""Current rights of API keys with running answers: their accounts can be narrowed while they run.
 
 Remembers the keys that were asked about lately and reads them again, all in one query, at every change of keys and
 accounts and at every poll. Tokens of an identity provider carry their rights and never change. Decides nothing.

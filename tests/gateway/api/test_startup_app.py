@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.api.lobby import BootProgress, Lobby
+from gateway.api.startup_app import BootProgress, StartupApp
 from gateway.flow.context import SystemIds
 
 
@@ -21,7 +21,7 @@ async def ask(path: str) -> tuple[int, dict[bytes, bytes], Any]:
     async def receive() -> Any:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    await Lobby(BootProgress(), SystemIds())({"type": "http", "path": path}, receive, send)
+    await StartupApp(BootProgress(), SystemIds())({"type": "http", "path": path}, receive, send)
     return sent[0]["status"], dict(sent[0]["headers"]), json.loads(sent[1]["body"])
 
 
@@ -51,7 +51,7 @@ async def test_a_gateway_that_is_being_left_says_so_to_probes_and_serves_the_res
     async def send(message: Any) -> None:
         sent.append(message)
 
-    lobby = Lobby(BootProgress(), SystemIds())
+    lobby = StartupApp(BootProgress(), SystemIds())
     lobby.open(gateway)
     lobby.leave()
     for asked in (path, "/livez", "/v1/chat/completions"):

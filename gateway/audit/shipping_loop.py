@@ -21,13 +21,13 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.audit import quarantine
 from gateway.audit.boot_reader import BootReader, bytes_on_disk
-from gateway.audit.boots import Boot, dead_boots
 from gateway.audit.canonical import parse_json
 from gateway.audit.damage import ACTION, Damage, damage_of, lost_until
-from gateway.audit.group import Position, SpoolClosed
 from gateway.audit.quarantine import Kept
 from gateway.audit.shipper import OUTAGE, OnRefused, Shipper
 from gateway.audit.spool import Spool
+from gateway.audit.spool_dirs import Boot, dead_boots
+from gateway.audit.spool_types import Position, SpoolClosed
 from gateway.flow.context import Clock
 
 log = logging.getLogger("esclusa.audit")
@@ -35,8 +35,8 @@ log = logging.getLogger("esclusa.audit")
 LINGER_S = 0.25
 """A batch gathers this long when nobody waits for it: a round trip has a fixed price, whatever its size."""
 BACKOFF_S = (0.25, 0.5, 1.0, 2.0, 4.0)
-HOUSE_S = 3600.0
-HOUSE_RETRY_S = 60.0
+MAINTENANCE_S = 3600.0
+MAINTENANCE_RETRY_S = 60.0
 COUNT_S = 60.0
 LOOK_S = 10.0
 """An idle courier looks this often whether there is something to do."""
@@ -68,7 +68,7 @@ class Lag:
     seconds: float
 
 
-class Courier:
+class ShippingLoop:
     """`run` until cancelled; `settle` to see one's own writes; `finish` at the end."""
 
     def __init__(
@@ -91,7 +91,7 @@ class Courier:
         self._reader.begin()
         self.shipper = Shipper(engine, node_id, clock, self._report, write_refused)
         self.kept = Kept()
-        """What lies in the quarantine."""
+        """The contents of the quarantine."""
         self.refused_rows = 0
         """Rows in the table of the quarantine, counted once a minute and after each that is put there."""
         self.stray_rows = 0
@@ -100,13 +100,13 @@ class Courier:
         """Why partitions cannot be made at the moment; empty when all is well."""
         self._own_damages: list[Damage] = []
         self._skewed = False
-        self._work, self._hurry = asyncio.Event(), asyncio.Event()
+        self._work, self._urgent = asyncio.Event(), asyncio.Event()
         self._round = asyncio.Condition()
         self._pending_since: datetime | None = None
         self._dead: dict[UUID, Boot] = {}
         self._recovered = False
         self._outage = ""
-        self._house_due_s = self._count_due_s = 0.0
+        self._maintenance_due_s = self._count_due_s = 0.0
         self._counted = 0
 
     def committed(self) -> None:
@@ -155,7 +155,7 @@ class Courier:
                 await asyncio.sleep(BACKOFF_S[min(failures, len(BACKOFF_S)) - 1])
             else:
                 await self._wait_for_work()
-            self._hurry.clear()
+            self._urgent.clear()
             try:
                 await self._one_round()
                 failures = 0
@@ -183,7 +183,7 @@ class Courier:
                 target = self._spool.position
                 while not self._reached(target) and not self._outage:
                     async with self._round:
-                        self._hurry.set()
+                        self._urgent.set()
                         self._work.set()
                         await self._round.wait()
         return self.lag()
@@ -208,19 +208,19 @@ class Courier:
                 await self._work.wait()
         except TimeoutError:
             return
-        if not self._hurry.is_set():
+        if not self._urgent.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LINGER_S):
-                    await self._hurry.wait()
+                    await self._urgent.wait()
 
     async def _one_round(self) -> None:
         self._work.clear()
-        house = await self._keep_house()
+        house = await self._maintain_partitions()
         # An operator may have taken files out of the quarantine.
         self.kept = await asyncio.to_thread(quarantine.survey, self._spool_dir)
         before, upto = self._clock.now(), self._spool.position
         await self.shipper.ship(self._reader, upto)
-        self._tell_house(house)
+        self._report_partitions(house)
         caught_up = self._reached(self._spool.position)
         self._pending_since = None if caught_up else before
         self._account(upto)
@@ -231,27 +231,27 @@ class Courier:
             await self._recover()
         await self._count_refused()
 
-    async def _keep_house(self) -> str | None:
+    async def _maintain_partitions(self) -> str | None:
         """Why it failed; "" when it did not, None when it is not time. A failure must not keep records from being
         shipped: they have the default partition to go to."""
         started = self._clock.monotonic_s()
-        if started < self._house_due_s:
+        if started < self._maintenance_due_s:
             return None
         try:
-            self.stray_rows = await self.shipper.keep_house()
+            self.stray_rows = await self.shipper.maintain_partitions()
         except OUTAGE as error:
             return _cause(error)
-        self._house_due_s = started + HOUSE_S
+        self._maintenance_due_s = started + MAINTENANCE_S
         if self.stray_rows:
             log.error("%d audit records are dated for a month without a partition: a clock was wrong", self.stray_rows)
         return ""
 
-    def _tell_house(self, failure: str | None) -> None:
+    def _report_partitions(self, failure: str | None) -> None:
         """Once records were shipped: else Postgres is away, which says it all, and it is tried with the next round."""
         if failure is None:
             return
         if failure:
-            self._house_due_s = self._clock.monotonic_s() + HOUSE_RETRY_S
+            self._maintenance_due_s = self._clock.monotonic_s() + MAINTENANCE_RETRY_S
             if not self.house:
                 log.error("partitions of the audit trail cannot be made: %s", failure)
         self.house = failure

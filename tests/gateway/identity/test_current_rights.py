@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from gateway.errors import Unavailable
 from gateway.flow.values import Principal
 from gateway.identity.api_keys import ApiKeyRecord, ServiceAccount, principal_of
-from gateway.identity.present_rights import FORGET_S, PresentRights
+from gateway.identity.current_rights import FORGET_S, PresentRights
 from tests.fakes.manual_clock import ManualClock
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)

@@ -20,7 +20,7 @@ READINESS = ("/readyz", "/health")
 
 @dataclass(slots=True)
 class BootProgress:
-    """What the start is doing. Written by the boot, read by `/readyz`; `percent` is 0..100 within the stage."""
+    """Startup progress. Written by the boot, read by `/readyz`; `percent` is 0..100 within the stage."""
 
     stage: str = "starting"
     percent: float = 0.0
@@ -29,7 +29,7 @@ class BootProgress:
         self.stage, self.percent = stage, round(percent, 1)
 
 
-class Lobby:
+class StartupApp:
     """ASGI application in front of the gateway until `open` hands over; afterwards it only passes on.
 
     From `leave` on the probes of readiness are told so, and everything else is still served.

@@ -1,4 +1,4 @@
-"""What the event loop and the spool's thread exchange: entries, limits, positions, refusals. No threads here."""
+"""Values exchanged between the event loop and the spool's thread: entries, limits, positions, refusals. No threads."""
 
 from __future__ import annotations
 

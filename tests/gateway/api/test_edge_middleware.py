@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.api.admission import InFlight
-from gateway.api.middleware import Front
+from gateway.api.edge_middleware import EdgeMiddleware
 from gateway.flow.context import RequestContext, SystemIds
 from tests.fakes.manual_clock import ManualClock
 
@@ -31,7 +31,7 @@ class Inner:
         await send({"type": "http.response.body", "body": b"ok"})
 
 
-def front(inner: Inner, **changes: Any) -> Front:
+def front(inner: Inner, **changes: Any) -> EdgeMiddleware:
     settings: dict[str, Any] = {
         "clock": ManualClock(),
         "ids": SystemIds(),
@@ -40,11 +40,11 @@ def front(inner: Inner, **changes: Any) -> Front:
         "max_header_bytes": 2000,
         "request_timeout_s": 60.0,
     }
-    return Front(inner, **{**settings, **changes})
+    return EdgeMiddleware(inner, **{**settings, **changes})
 
 
 async def call(
-    door: Front,
+    door: EdgeMiddleware,
     *headers: tuple[bytes, bytes],
     path: str = "/v1/x",
     host: bytes | None = b"gw:80",
@@ -226,7 +226,7 @@ async def test_a_failing_application_frees_its_place() -> None:
         raise RuntimeError
 
     in_flight = InFlight()
-    door = Front(
+    door = EdgeMiddleware(
         broken,
         clock=ManualClock(),
         ids=SystemIds(),
