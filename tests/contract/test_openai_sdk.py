@@ -156,6 +156,19 @@ def test_another_tenant_does_not_find_it(stage: Stage, client: OpenAI) -> None:
     assert answer.usage.prompt_tokens_details.cached_tokens == 0
 
 
+@pytest.mark.parametrize(("data_class", "found"), [("internal", True), ("confidential", False)])
+def test_another_data_class_of_the_same_caller_does_not_find_it(client: OpenAI, data_class: str, found: bool) -> None:
+    text = f"Este texto se pide de nuevo como {data_class} y se encuentra solo donde debe. " * 2
+    ask = [{"role": "user", "content": text}]
+    internal = client.with_options(default_headers={"x-esclusa-data-class": "internal"})
+    internal.chat.completions.create(model="tiny", messages=ask, max_tokens=1)
+    again = client.with_options(default_headers={"x-esclusa-data-class": data_class})
+    answer = again.chat.completions.create(model="tiny", messages=ask, max_tokens=1)
+    assert answer.usage is not None
+    assert answer.usage.prompt_tokens_details is not None
+    assert (answer.usage.prompt_tokens_details.cached_tokens > 0) is found
+
+
 def test_models_are_listed(client: OpenAI) -> None:
     assert [model.id for model in client.models.list()] == ["tiny", "mini", "auto"]
     assert client.models.retrieve("tiny").id == "tiny"

@@ -19,6 +19,8 @@ class FaultyDisk:
         self.open_error: int | None = None
         self.sync_failures_left: int | None = None
         """None: every sync fails while `sync_error` is set; else so many."""
+        self.drops_unsynced = False
+        """What a failed sync should have made durable reads as zeros from then on: the kernel dropped the pages."""
         self.release = threading.Event()
         self.release.set()
         self.opened: list[Path] = []
@@ -43,7 +45,7 @@ class FaultyDisk:
 class _FaultyFile(DiskFile):
     def __init__(self, path: Path, disk: FaultyDisk) -> None:
         super().__init__(path)
-        self._disk = disk
+        self._path, self._disk, self._synced = path, disk, 0
 
     def write(self, data: bytes) -> None:
         if self._disk.write_error is not None:
@@ -63,5 +65,9 @@ class _FaultyFile(DiskFile):
         if self._disk.sync_error is not None and (left is None or left > 0):
             if left is not None:
                 self._disk.sync_failures_left = left - 1
+            if self._disk.drops_unsynced:
+                data = self._path.read_bytes()
+                self._path.write_bytes(data[: self._synced] + bytes(len(data) - self._synced))
             raise OSError(self._disk.sync_error, os.strerror(self._disk.sync_error))
         super().sync()
+        self._synced = self.size()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import httpx2
 from prometheus_client import generate_latest
 
-from tests.fakes.stage import Stage
+from gateway.local.issuer import DevIssuer
+from gateway.settings import ProviderSettings
+from tests.fakes.running_gateway import RunningGateway
+from tests.fakes.stage import Stage, stage_settings
 
 PARTS = {"audit", "spool", "quarantine", "postgres", "policy", "identity", "limits", "descriptors"}
 
@@ -17,6 +21,36 @@ def test_readyz_names_each_part(stage: Stage) -> None:
     assert answer["status"] == "ready"
     assert set(answer["parts"]) == PARTS
     assert set(answer["parts"].values()) <= {"ready", "empty", "unknown", "lowered"}
+
+
+def test_a_provider_that_never_gave_its_keys_makes_the_replica_unready(
+    issuer: DevIssuer, database_url: str, valkey_url: str, tmp_path: Path
+) -> None:
+    """Nobody of that provider could be let in: the load balancer must send them to a replica that knows the keys."""
+    silent = ProviderSettings(
+        name="silent",
+        issuer="https://silent.test",
+        audiences=("esclusa",),
+        jwks_url="http://127.0.0.1:1/jwks",
+        allow_http=True,
+    )
+    settings = stage_settings(
+        database_url=database_url,
+        valkey_url=valkey_url,
+        issuer=issuer,
+        upstream_url="http://127.0.0.1:1",
+        spool_dir=tmp_path / "spool",
+        overrides={"identity": {"providers": (issuer.provider_settings(), silent)}},
+    )
+    with RunningGateway(settings) as gateway:
+        answer = httpx2.get(f"{gateway.url}/readyz")
+        metrics = generate_latest(gateway.services.registry).decode()
+    assert (answer.status_code, answer.json()["parts"]["identity"]) == (503, "no_keys")
+    assert {name for name, state in answer.json()["parts"].items() if state not in ("ready", "empty", "unknown")} <= {
+        "identity",
+        "descriptors",
+    }
+    assert 'esclusa_part_ready{part="identity"} 0.0' in metrics
 
 
 def test_metrics_name_each_part_and_explain_every_number(stage: Stage) -> None:

@@ -34,6 +34,14 @@ async def engine(database_url: str) -> AsyncIterator[AsyncEngine]:
 
 
 @pytest.fixture
+async def away() -> AsyncIterator[AsyncEngine]:
+    """A database that does not answer."""
+    engine = make_engine("postgresql://nobody:x@127.0.0.1:1/none")
+    yield engine
+    await engine.dispose()
+
+
+@pytest.fixture
 async def start(engine: AsyncEngine, spool_dir: Path) -> AsyncIterator[Start]:
     """Start services by hand: `await start(mode="strict")`; all are closed at the end."""
     started: list[AuditService] = []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,6 @@ from gateway.audit.service import AuditService
 from gateway.audit.spool_dirs import boot_folders
 from gateway.audit.verify import verify
 from gateway.cli import audit as cli
-from gateway.storage.postgres import make_engine
 from tests.fakes.exchanges import admitted, finished
 
 REQUESTS = 30
@@ -102,13 +101,6 @@ class Damaged:
         starts = [HEADER_BYTES, *(frame.end for frame in self.frames)]
         whole = zip(self.frames, starts, strict=False)
         return {f.seq for f, at in whole if self.after[at : f.end] != self.before[at : f.end]}
-
-
-@pytest.fixture
-async def away() -> AsyncIterator[AsyncEngine]:
-    engine = make_engine("postgresql://nobody:x@127.0.0.1:1/none")
-    yield engine
-    await engine.dispose()
 
 
 async def record(service: AuditService, count: int = REQUESTS) -> list[UUID]:

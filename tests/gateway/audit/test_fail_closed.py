@@ -6,8 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
+from sqlalchemy.ext.asyncio import AsyncEngine
 
 from gateway.audit import service as service_module
+from gateway.audit import spool as spool_module
 from gateway.audit.service import AuditService
 from gateway.audit.verify import verify
 from gateway.errors import Unavailable
@@ -84,6 +86,29 @@ async def test_a_failed_sync_poisons_the_segment_and_the_next_one_takes_over(sta
     assert len(disk.opened) == 2
     await service.settle(5)
     assert [row["node_seq"] for row in await rows("true")] == [1, 2, 3]
+
+
+async def test_what_fast_mode_acknowledged_before_a_failed_sync_is_written_again(
+    start: Any, rows: Any, engine: AsyncEngine, away: AsyncEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = FaultyDisk()
+    disk.drops_unsynced = True
+    service = await start(mode="fast", into=away, open_file=disk.open)
+    monkeypatch.setattr(spool_module, "CACHE_SYNC_S", 3600.0)
+    acknowledged = [admitted() for _ in range(5)]
+    for exchange in acknowledged:
+        await service.intent(exchange)
+    disk.break_sync(times=1)
+    monkeypatch.setattr(spool_module, "CACHE_SYNC_S", 0.0)
+    last = admitted()
+    await service.intent(last)
+    assert disk.sync_failures_left == 0
+    service._courier.shipper._engine = service._courier._engine = engine
+    await service.settle(10)
+    assert [row["request_id"] for row in await rows()] == [exchange.request_id for exchange in (*acknowledged, last)]
+    (report,) = [report async for report in verify(engine, key=service.commitment_key)]
+    assert report.problems == ()
+    assert service.status()["quarantined_files"] == 0
 
 
 async def test_the_chain_is_whole_after_poisoned_segments_and_refusals(start: Any, engine: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -17,7 +17,6 @@ from gateway.audit.service import AuditService
 from gateway.audit.spool_dirs import boot_folders, dead_boots
 from gateway.audit.verify import verify
 from gateway.errors import Unavailable
-from gateway.storage.postgres import make_engine
 from tests.fakes.exchanges import admitted, finished
 
 
@@ -54,13 +53,6 @@ def cut_segment(spool: Path) -> None:
 
 
 REMOVALS: list[Callable[[Path], None]] = [remove_spool, remove_boot, remove_segment, move_spool]
-
-
-@pytest.fixture
-async def away() -> AsyncIterator[AsyncEngine]:
-    engine = make_engine("postgresql://nobody:x@127.0.0.1:1/none")
-    yield engine
-    await engine.dispose()
 
 
 async def record(service: AuditService, count: int = 10) -> list[UUID]:

@@ -230,12 +230,24 @@ async def test_a_prompt_that_could_not_be_inspected_counts_as_a_request(bench: B
     assert len(bench.limiter.reserved) == len(bench.limiter.settled) == 1
 
 
-@pytest.mark.parametrize(("before", "after", "goes_on"), [("flag", "block", False), ("redact", "flag", True)])
+@pytest.mark.parametrize(
+    ("before", "after", "goes_on"),
+    [
+        (Obligations(redaction="flag"), Obligations(redaction="block"), False),
+        (Obligations(redaction="redact"), Obligations(redaction="flag"), True),
+        (Obligations(guardrails="off"), Obligations(guardrails="default"), False),
+        (Obligations(guardrails="default"), Obligations(guardrails="strict"), False),
+        (Obligations(guardrails="strict"), Obligations(guardrails="default"), True),
+        (Obligations(redaction="redact"), Obligations(redaction="flag", guardrails="strict"), False),
+        (Obligations(guardrails="strict"), Obligations(redaction="flag"), False),
+    ],
+    ids=lambda value: f"{value.redaction}-{value.guardrails}" if isinstance(value, Obligations) else str(value),
+)
 async def test_an_answer_stops_where_policy_has_come_to_ask_for_a_stricter_guard(
-    bench: Bench, before: str, after: str, goes_on: bool
+    bench: Bench, before: Obligations, after: Obligations, goes_on: bool
 ) -> None:
-    bench.access.obligations = Obligations(redaction=before)  # type: ignore[arg-type]
+    bench.access.obligations = before
     async with await bench.pipeline().answer(bench.arrival(ASK)) as answer:
-        bench.access.obligations, bench.access.version = Obligations(redaction=after), 4  # type: ignore[arg-type]
+        bench.access.obligations, bench.access.version = after, 4
         chunks = [chunk async for chunk in answer]
     assert (chunks[-1].stop_cause != "policy") is goes_on

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -287,6 +288,16 @@ async def test_token_issued_after_t_is_good_again(bench: Bench) -> None:
     bench.store.add("issued_before", issuer=who.issuer, subject=who.subject, issued_before=who.issued_at)
     await bench.revocations.refresh()
     assert not bench.service.is_revoked(who)
+
+
+@pytest.mark.parametrize("kind", ["subject before", "issuer before", "tenant before"])
+async def test_a_principal_without_an_issue_time_is_older_than_every_bound(bench: Bench, kind: str) -> None:
+    """No credential of today makes one. Whoever adds a kind that does is refused rather than let through."""
+    who = await bench.ask(bench.issuer.token())
+    REVOKERS[kind](bench.store, who)
+    await bench.revocations.refresh()
+    assert bench.service.is_revoked(replace(who, issued_at=None))
+    assert not bench.service.is_revoked(replace(who, issued_at=None, tenant="another"))
 
 
 async def test_revocation_of_one_subject_leaves_the_others(bench: Bench) -> None:

@@ -44,6 +44,11 @@ def test_a_sliding_window_is_full_until_its_weighted_use_leaves_room_for_one(
     assert windows.precheck([MINUTE], room_s + 0.01, store_away=True) is None
 
 
+def test_a_sliding_window_with_room_for_one_is_not_full_whatever_the_window_before_held() -> None:
+    windows, _ = seen(90_000, 20, 60, ask=20)
+    assert windows.precheck([MINUTE], 0.0, store_away=True) is None
+
+
 def test_it_is_believed_for_a_moment_only_while_the_store_can_be_asked() -> None:
     windows, _ = seen(60_000, 60, 0)
     assert windows.precheck([MINUTE], REMEMBER_S - 0.01, store_away=False) is not None

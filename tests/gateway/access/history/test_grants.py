@@ -6,6 +6,7 @@ import pytest
 
 from gateway.access.decision.compiled_policy import Snapshot
 from gateway.access.decision.compiler import compile_policy
+from gateway.access.decision.evaluator import evaluate
 from gateway.access.document.parsing import parse_policy
 from gateway.access.history.grants import first_objection
 from tests.fakes.policies import when
@@ -147,12 +148,31 @@ def test_the_last_administrator_cannot_be_removed(text: str) -> None:
     assert objection(text, "plato") == "would_lock_out"
 
 
+@pytest.mark.parametrize("action", ["policy.read", "policy.write"])
+@pytest.mark.parametrize("author", ["petra", "plato"])
+def test_an_author_who_keeps_the_right_cannot_leave_it_to_a_condition_alone(author: str, action: str) -> None:
+    """The author could still take the change back; whoever comes when the condition fails could not."""
+    other = "policy.read" if action == "policy.write" else "policy.write"
+    text = TEXT.replace(f"      - {action}\n", "").replace(
+        "actions: [policy.read, policy.write]",
+        f"actions: [{other}]\n\n  - id: conditional\n    effect: allow\n"
+        f"    subjects: {{roles: [policy-admin, platform-admin]}}\n    actions: [{action}]\n"
+        "    when: {dataClass: {max: restricted}}",
+    )
+    after = compiled(text)
+    assert evaluate(after, CALLERS[author], action, None, when()).allowed
+    found = first_objection(compiled(TEXT), after, CALLERS[author], when(), four_eyes=False)
+    assert found is not None
+    assert (found.code, action in found.message, "nobody" in found.message) == ("would_lock_out", True, True)
+
+
 def test_with_four_eyes_somebody_must_stay_able_to_approve() -> None:
     text = TEXT.replace("      - policy.approve\n", "")
     assert objection(text, "plato", four_eyes=True) == "would_lock_out"
     assert objection(text, "plato") is None
 
 
-def test_nobody_locks_themselves_out() -> None:
-    text = TEXT.replace("actions: [policy.read, policy.write]", "actions: [policy.read]")
+@pytest.mark.parametrize("kept", ["policy.read", "policy.write"])
+def test_nobody_locks_themselves_out(kept: str) -> None:
+    text = TEXT.replace("actions: [policy.read, policy.write]", f"actions: [{kept}]")
     assert (objection(text, "petra"), objection(text, "plato")) == ("would_lock_out", None)

@@ -61,9 +61,27 @@ async def test_taking_rights_away_needs_none(stage: PolicyStage) -> None:
     assert (await stage.put(without)).status_code == 200
 
 
-async def test_the_last_administrator_cannot_be_removed(stage: PolicyStage) -> None:
-    text = with_rule("{id: x, effect: deny, subjects: {any: true}, actions: [policy.write]}")
-    assert error(await stage.put(text, token="plato")) == (409, "would_lock_out")
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(
+            with_rule("{id: x, effect: deny, subjects: {any: true}, actions: [policy.write]}"), id="by a deny for all"
+        ),
+        pytest.param(
+            TEXT.replace("      - policy.write\n", "").replace(
+                "actions: [policy.read, policy.write]",
+                "actions: [policy.read]\n\n  - id: conditional\n    effect: allow\n"
+                "    subjects: {roles: [policy-admin, platform-admin]}\n    actions: [policy.write]\n"
+                "    when: {dataClass: {max: restricted}}",
+            ),
+            id="by a condition that the author meets now",
+        ),
+    ],
+)
+async def test_the_last_administrator_cannot_be_removed(stage: PolicyStage, text: str) -> None:
+    answer = await stage.put(text, token="plato")
+    assert error(answer) == (409, "would_lock_out")
+    assert "nobody could be sure to hold `policy.write`" in answer.json()["error"]["message"]
     assert stage.service.version == 1
 
 
