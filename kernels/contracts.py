@@ -53,6 +53,21 @@ FAMILIES: tuple[frozenset[str], ...] = (
 )
 """Ops that share a back end's private layout: they are always chosen together."""
 
+STACK_OPS = ("pack_stack", "decoder_stack")
+STACK_PARTS: tuple[str, ...] = (
+    "rms_norm",
+    "add_rms_norm",
+    "head_rms_norm",
+    "rope",
+    "silu_mul",
+    "gelu_tanh_mul",
+    "kv_write",
+    "paged_attention",
+    "linear",
+)
+"""The ops that a decoder stack is made of. A fused stack is chosen only where its back end was chosen for all of these;
+elsewhere the reference stack calls the chosen ones, so that an op of any back end is reached."""
+
 QUANTIZATIONS: tuple[str | None, ...] = (None, "int8", "int4", "gguf")
 """None: `dtype`. int8: W8A8, scale per output channel and per row. int4: groups of 32 with scale and minimum, 8-bit
 activations. gguf: the codes of the file as they are (needs `QuantizedWeight`), 8-bit activations."""

@@ -9,17 +9,19 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 import torch
 
-from kernels.contracts import FAMILIES, OP_FILES, Choice, KernelError, Ops
+from kernels.contracts import FAMILIES, OP_FILES, STACK_OPS, STACK_PARTS, Choice, KernelError, Ops
 
 Backend = Literal["auto", "reference", "cpu", "triton"]
 WITH_DETERMINISM = ("pack_linear", "plan_attention")
 """Ops that carry the promise of `deterministic` in the value they make."""
+COMPOSED = ("decoder_stack",)
+"""Reference ops made of other ops: they take the chosen ones as the keyword `ops`, which `load` binds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +67,25 @@ def load(
     order = [name for name in PROBES if found[name].usable] if backend == "auto" else [backend, "reference"]
     if threads is not None and order[0] == "cpu":
         importlib.import_module("kernels.cpu.library").THREADS.own(None if threads == "auto" else threads)
+    selected = _select(order)
     functions: dict[str, Callable[..., Any]] = {}
     choices: list[Choice] = []
-    for op in OP_FILES:
-        chosen = next(name for name in order if _offers(name, op))
+    for op, chosen in selected.items():
         function = _function(chosen, op)
         functions[op] = functools.partial(function, deterministic=True) if _promises(op, deterministic) else function
-        off = {name: _why_off(name, op, found[name], backend) for name in PROBES if name != chosen}
+        off = {name: _why_off(name, op, found[name], backend, selected) for name in PROBES if name != chosen}
         choices.append(Choice(op, chosen, found[chosen].detail, off))
-    return cast(Ops, LoadedOps(functions, choices, deterministic))
+    ops = LoadedOps(functions, choices, deterministic)
+    vars(ops).update({op: functools.partial(functions[op], ops=ops) for op in COMPOSED if selected[op] == "reference"})
+    return cast(Ops, ops)
+
+
+def _select(order: Sequence[str]) -> dict[str, str]:
+    """The back end of every op: the first in `order` that offers it, but a fused stack only with all of its parts."""
+    selected = {op: next(name for name in order if _offers(name, op)) for op in OP_FILES}
+    if any(selected[part] != selected["decoder_stack"] for part in STACK_PARTS):
+        selected |= dict.fromkeys(STACK_OPS, "reference")
+    return selected
 
 
 def _promises(op: str, deterministic: bool) -> bool:
@@ -101,11 +113,13 @@ def _function_or_none(backend: str, op: str) -> Callable[..., Any] | None:
     return function
 
 
-def _why_off(name: str, op: str, availability: Availability, asked: str) -> str:
+def _why_off(name: str, op: str, availability: Availability, asked: str, selected: dict[str, str]) -> str:
     if not availability.usable:
         return availability.reason
     if not _offers(name, op):
         return "has no such op"
+    if op in STACK_OPS and (parts := [part for part in STACK_PARTS if selected[part] != name]):
+        return f"runs its own ops alone, and {selected[parts[0]]} was chosen for {parts[0]}"
     return f"back end {asked!r} was asked for" if asked != "auto" else "a faster back end was found"
 
 
