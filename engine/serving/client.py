@@ -27,8 +27,7 @@ from engine.sequence import Consumption, Kind
 from engine.serving.core import EngineOutput, Submission
 from engine.serving.grammar_queue import CompilingRequests
 from engine.serving.loop import EngineState, EngineThread
-from engine.serving.open_streams import ELSEWHERE, OpenStreams
-from engine.serving.stream import GenerationStream
+from engine.serving.stream import ELSEWHERE, GenerationStream, OpenStreams
 from engine.serving.validation import RequestLimits, check_prompt, request_limits, validate
 from engine.serving.watchdog import Watchdog
 from engine.text.grammar import GrammarCompiler

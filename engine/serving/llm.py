@@ -7,9 +7,11 @@ the others run.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
+from importlib import import_module
 from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Self
@@ -20,7 +22,6 @@ from engine.ports import Loader
 from engine.requests import EngineSignals, GenerationRequest, SamplingParams, TokenLogprobs
 from engine.serving.client import default_loader
 from engine.serving.offline import ChoiceResult, GenerationResult, LLMEngine
-from engine.serving.progress_bar import progress_bar
 
 Prompt = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, or vLLM's `{"prompt": text}` and `{"prompt_token_ids": ids}`."""
@@ -311,3 +312,36 @@ def _scored(request_id: str, left: EmbeddingRequestOutput, right: EmbeddingReque
         return ScoringRequestOutput(request_id, None, left.error or right.error)
     pairs = zip(left.outputs.embedding, right.outputs.embedding, strict=True)
     return ScoringRequestOutput(request_id, ScoringOutput(sum(a * b for a, b in pairs)))
+
+
+@contextmanager
+def progress_bar(total: int, what: str, *, show: bool) -> Iterator[Callable[[int], None]]:
+    """Gives a function that advances the bar."""
+    if not show or total == 0:
+        yield lambda _: None
+        return
+    try:
+        tqdm = import_module("tqdm.auto").tqdm
+    except ImportError:
+        with _rich_bar(total, what) as advance:
+            yield advance
+        return
+    with tqdm(total=total, desc=what, dynamic_ncols=True) as bar:
+        yield lambda count: _ignore(bar.update(count))
+
+
+def _ignore(_: object) -> None:
+    """tqdm tells whether it has drawn."""
+
+
+@contextmanager
+def _rich_bar(total: int, what: str) -> Iterator[Callable[[int], None]]:
+    try:
+        from rich.console import Console
+        from rich.progress import Progress
+    except ImportError:
+        yield lambda _: None
+        return
+    with Progress(console=Console(stderr=True)) as progress:
+        task = progress.add_task(what, total=total)
+        yield lambda count: progress.advance(task, count)

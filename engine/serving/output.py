@@ -19,10 +19,10 @@ from engine.requests import (
     TokenLogprobs,
 )
 from engine.scheduling.plan import PromptPosition, SequenceUpdate
+from engine.scheduling.stopping import is_looping
 from engine.sequence import Sequence
 from engine.step import SampledToken
 from engine.text.detokenizer import Detokenizer
-from engine.text.repetition import is_looping
 from engine.text.stop_strings import StopMatcher
 
 FIRST_ENTROPIES = 8

@@ -253,7 +253,7 @@ def _commitment_key(config: Path | None, spool: Path) -> Any:
 
 
 def _spooled(spool: Path) -> Iterable[dict[str, Any]]:
-    from gateway.audit.spooled import unshipped
+    from gateway.audit.shipped import unshipped
 
     return unshipped(spool)
 

@@ -5,7 +5,9 @@ Parses and renders; `gateway.audit.reader` asks the database.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import csv
+import io
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 from typing import Annotated, Any, Literal
@@ -16,7 +18,6 @@ import orjson
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from gateway.admin.audit.csv_format import MEDIA_TYPE, to_csv, wants_csv
 from gateway.admin.audit.views import (
     Comparison,
     EventDetail,
@@ -231,3 +232,32 @@ def _describe(query: EventQuery) -> str:
 def _json(document: dict[str, Any]) -> Response:
     body = orjson.dumps(document, option=orjson.OPT_UTC_Z)
     return Response(body, media_type="application/json")
+
+
+MEDIA_TYPE = "text/csv"
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")
+
+
+def wants_csv(accept: str) -> bool:
+    """Whether `Accept` names CSV, and JSON not before it."""
+    kinds = [part.split(";")[0].strip() for part in accept.split(",")]
+    json_at = kinds.index("application/json") if "application/json" in kinds else len(kinds)
+    return MEDIA_TYPE in kinds and kinds.index(MEDIA_TYPE) < json_at
+
+
+def to_csv(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\r\n")
+    writer.writerow(columns)
+    writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
+    return out.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, list | tuple):
+        value = " ".join(map(str, value))
+    text = value.isoformat() if isinstance(value, datetime) else str(value)
+    harmless = isinstance(value, int | float) or not text.startswith(_FORMULA)
+    return text if harmless else f"'{text}"

@@ -8,7 +8,7 @@ import pytest
 
 from engine import AsyncEngine, FinishReason, LoadedModel
 from engine.execution.generation_defaults import sampling_defaults
-from engine.text.repetition import HOPELESS_LOOP, is_looping
+from engine.scheduling.stopping import HOPELESS_LOOP, is_looping
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.engines import collect, config, loader_of, request, tokens_of
 from tests.fakes.runner import FakeRunner

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from engine.requests import FinishReason, GenerationRequest
+from engine.scheduling.stopping import is_looping
 from engine.serving.offline import LLMEngine
-from engine.text.repetition import is_looping
 from tests.fakes.byte_tokenizer import SPECIAL
 from tests.fakes.engines import config, loader_of, request
 from tests.fakes.runner import FakeRunner

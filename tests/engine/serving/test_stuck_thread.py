@@ -59,7 +59,7 @@ async def test_a_stalled_engine_refuses_new_requests_at_once_and_takes_them_when
 
 
 async def test_a_deadline_is_kept_although_the_thread_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("engine.serving.open_streams.OVERDUE_S", 0.05)
+    monkeypatch.setattr("engine.serving.stream.OVERDUE_S", 0.05)
     hold = Stuck()
     engine = engine_with(hold, watchdog_s=2 * HANG_S)
     await engine.start()

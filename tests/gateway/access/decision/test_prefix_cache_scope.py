@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gateway.access.decision.obligations import merge_obligations
+from gateway.access.decision.evaluator import merge_obligations
 from gateway.access.document.model import ObligationSpec
 from gateway.api.headers import answer_headers
 from gateway.api.render import usage_object
