@@ -281,13 +281,13 @@ def requested(schema: type[Body], value: object) -> ChatRequest:
 
 def _message(message: ChatMessage) -> Message:
     if isinstance(message.content, str):
-        return Message(message.role, message.content, message.name)
+        return Message.of_text(message.role, message.content, message.name)
     texts = []
     for part in message.content:
         if isinstance(part, OtherPart):
             raise _unsupported_part(part)
         texts.append(part.text)
-    return Message(message.role, "\n".join(texts), message.name)
+    return Message.of_text(message.role, "\n".join(texts), message.name)
 
 
 def _unsupported_part(part: OtherPart) -> InvalidRequest:

@@ -32,7 +32,7 @@ def _prompts(text: str | None, messages: tuple[Message, ...]) -> Iterator[bytes]
     if messages:
         yield prompt_digest(ChatRequest("chat", "-", messages=messages))
     if text is not None:
-        yield prompt_digest(ChatRequest("chat", "-", messages=(Message("user", text),)))
+        yield prompt_digest(ChatRequest("chat", "-", messages=(Message.of_text("user", text),)))
         yield prompt_digest(ChatRequest("completions", "-", prompt=text))
         yield prompt_digest(ChatRequest("embeddings", "-", inputs=(text,)))
 

@@ -26,6 +26,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.audit.canonical import canonical_json, parse_json
 from gateway.audit.content_keys import KEY_BYTES, ContentKeys
+from gateway.flow.parts import message_fields
 from gateway.flow.values import ChatRequest
 
 VERSION = b"\x01"
@@ -101,7 +102,7 @@ class ContentSealer:
 def prompt_document(request: ChatRequest) -> dict[str, Any]:
     """The texts given to the model, after redaction."""
     if request.action == "chat":
-        turns = [{"role": turn.role, "name": turn.name, "content": turn.content} for turn in request.messages]
+        turns = [{"role": turn.role, "name": turn.name, **message_fields(turn.content)} for turn in request.messages]
         return {"messages": turns}
     if request.action == "embeddings":
         return {"inputs": list(request.inputs)}

@@ -94,7 +94,7 @@ class ContentRecorder:
         if cleaned is None:
             return None
         request = cleaned
-        size = sum(len(turn.content) for turn in request.messages) + sum(map(len, request.inputs))
+        size = sum(len(text) for turn in request.messages for text in turn.texts) + sum(map(len, request.inputs))
         size += len(request.prompt or ())
         request_id, tenant = exchange.request_id, tenant_of(exchange)
         return await _run(size, lambda: sealer.seal("prompt", prompt_document(request), request_id, tenant, now))

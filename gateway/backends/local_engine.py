@@ -19,6 +19,7 @@ from gateway.backends.engine_operations import EngineOperations
 from gateway.backends.engine_values import as_chunk, as_gateway_error, sampling_of
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.budget import prompt_too_long
+from gateway.flow.parts import message_fields
 from gateway.flow.values import ChatRequest, Chunk, ModelCard, Prepared, Usage
 from gateway.settings import EngineSettings, ModelSettings
 
@@ -316,7 +317,9 @@ def _tokenized(tokenizer: Any, request: ChatRequest, card: ModelCard) -> Any:
         if request.action == "embeddings":
             return [tokenizer.encode(text, add_special_tokens=True, most=most) for text in request.inputs]
         if request.action == "chat":
-            messages = [{"role": _role(message.role), "content": message.content} for message in request.messages]
+            messages = [
+                {"role": _role(message.role), **message_fields(message.content)} for message in request.messages
+            ]
             return tuple(tokenizer.apply_chat_template(messages, most=most))
         if isinstance(request.prompt, str):
             return tuple(tokenizer.encode(request.prompt, add_special_tokens=True, most=most))

@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
+from gateway.flow.parts import message_fields
 from gateway.flow.values import ChatRequest, Chunk, GenerationParams, ModelCard, TokenLogprob, Usage
 
 MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
@@ -33,9 +34,9 @@ def request_body(request: ChatRequest, card: ModelCard, max_output_tokens: int) 
         return orjson.dumps(body)
     if request.action == "chat":
         body["messages"] = [
-            {"role": message.role, "content": message.content}
+            {"role": message.role, **message_fields(message.content)}
             if message.name is None
-            else {"role": message.role, "content": message.content, "name": message.name}
+            else {"role": message.role, **message_fields(message.content), "name": message.name}
             for message in request.messages
         ]
     else:

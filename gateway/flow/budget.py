@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gateway.errors import ContextLengthExceeded
+from gateway.flow.parts import digest_form
 from gateway.flow.values import ChatRequest, Estimate, LimitRule, ModelCard, Obligations, Reservation, Usage
 
 MILLION = 1_000_000
@@ -21,7 +22,7 @@ TOKENS_PER_TURN = 8
 def rough_prompt_tokens(request: ChatRequest) -> int:
     """An upper-leaning guess for backends that cannot count."""
     if request.messages:
-        size = sum(len(message.content.encode()) for message in request.messages)
+        size = sum(len(text.encode()) for message in request.messages for text in message.texts)
         return -(-size // BYTES_PER_TOKEN) + TOKENS_PER_TURN * len(request.messages)
     if isinstance(request.prompt, str):
         return -(-len(request.prompt.encode()) // BYTES_PER_TOKEN) + 1
@@ -102,7 +103,7 @@ def granted_tokens(bound: Estimate, reservation: Reservation | None) -> int:
 
 def prompt_digest(request: ChatRequest) -> bytes:
     """SHA-256 over roles and texts with unambiguous separators; the audit commits to it with a salt."""
-    parts = [f"{message.role}\x1f{len(message.content)}\x1f{message.content}" for message in request.messages]
+    parts = [f"{message.role}\x1f{digest_form(message.content)}" for message in request.messages]
     parts += [f"{len(text)}\x1f{text}" for text in request.inputs]
     if request.prompt is not None:
         parts.append(str(request.prompt))

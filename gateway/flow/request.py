@@ -7,16 +7,28 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from gateway.flow.parts import Content, TextPart, texts_of
+
 Action = Literal["chat", "completions", "embeddings"]
+Role = Literal["system", "user", "assistant", "tool", "developer"]
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One chat turn. `content` is text; parts are joined by the API before they get here."""
+    """One chat turn. Texts that follow each other are one part: the API joins them before they get here."""
 
-    role: Literal["system", "user", "assistant", "tool", "developer"]
-    content: str
+    role: Role
+    content: Content
     name: str | None = None
+
+    @classmethod
+    def of_text(cls, role: Role, text: str, name: str | None = None) -> Message:
+        return cls(role, (TextPart(text),), name)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """What a model reads of it as text, in order."""
+        return texts_of(self.content)
 
 
 @dataclass(frozen=True, slots=True)

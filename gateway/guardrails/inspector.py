@@ -63,8 +63,8 @@ class GuardrailInspector:
 def _size(request: ChatRequest) -> int:
     """Characters to read."""
     prompt = request.prompt if isinstance(request.prompt, str) else ""
-    texts = (prompt, *request.inputs, *(message.content for message in request.messages), *constraints(request))
-    return sum(map(len, texts))
+    texts = (prompt, *request.inputs, *constraints(request))
+    return sum(map(len, texts)) + sum(len(text) for message in request.messages for text in message.texts)
 
 
 def unavailable(error: NotInspected) -> Unavailable:

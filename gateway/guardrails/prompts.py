@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
+from gateway.flow.parts import rewritten
 from gateway.flow.values import ChatRequest, Inspection, Message
 from gateway.guardrails.detectors.secrets import NAME as SECRETS
 from gateway.guardrails.duties import Duties, Tally
@@ -48,7 +49,7 @@ class Prompts:
         return Inspection("redact", findings, changed)
 
     def _message(self, message: Message) -> Message:
-        content = self._text(message.content, message.role)
+        content = rewritten(message.content, lambda text: self._text(text, message.role))
         name = None if message.name is None else self._text(message.name, message.role)
         if content is message.content and name is message.name:
             return message
@@ -56,22 +57,28 @@ class Prompts:
 
     def _seams(self, messages: list[Message]) -> tuple[Message, ...]:
         """Findings that only the messages together hold."""
-        if self._duties.proven is None or len(messages) < 2:
+        texts = [text for message in messages for text in message.texts]
+        if self._duties.proven is None or len(texts) < 2:
             return tuple(messages)
-        texts = [message.content for message in messages]
+        roles = [message.role for message in messages for _ in message.texts]
         removed: dict[int, list[Span]] = {}
-        for parts in seams(texts, [message.role for message in messages], scan, self._between):
+        for parts in seams(texts, roles, scan, self._between):
             span = parts[0].span
             act = self._duties.act(span)
-            self._tally.span(span, act, messages[parts[0].index].role)
+            self._tally.span(span, act, roles[parts[0].index])
             self._blocked |= act == "block"
             if act != "flag":
                 for part in parts:
                     removed.setdefault(part.index, []).append(replace(span, start=part.start, end=part.end))
-        self._redacted |= bool(removed)
-        for index, spans in removed.items():
-            messages[index] = replace(messages[index], content=without(texts[index], merged(spans)))
-        return tuple(messages)
+        if not removed:
+            return tuple(messages)
+        self._redacted = True
+        cleaned = iter(
+            [without(text, merged(removed[index])) if index in removed else text for index, text in enumerate(texts)]
+        )
+        return tuple(
+            [replace(message, content=rewritten(message.content, lambda _: next(cleaned))) for message in messages]
+        )
 
     def _text(self, text: str, where: str) -> str:
         """The text itself where nothing had to be replaced."""

@@ -90,7 +90,7 @@ class Features:
 
 def features_of(request: ChatRequest) -> Features:
     """Traits of the newest user turns, older ones fading; for completions of the prompt."""
-    turns = [m.content for m in request.messages if m.role == "user" and m.content]
+    turns = [text for m in request.messages if m.role == "user" and (text := "\n".join(m.texts))]
     if not request.messages and isinstance(request.prompt, str):
         turns = [request.prompt]
     recent = turns[: -TURNS_READ - 1 : -1] or [""]

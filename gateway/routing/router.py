@@ -100,7 +100,7 @@ def _why(features: Features) -> str:
 
 
 def _fits(request: ChatRequest, card: ModelCard) -> bool:
-    chars = sum(len(message.content) for message in request.messages)
+    chars = sum(len(text) for message in request.messages for text in message.texts)
     if isinstance(request.prompt, str):
         chars += len(request.prompt)
     elif request.prompt is not None:

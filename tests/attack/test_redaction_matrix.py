@@ -36,7 +36,7 @@ def read_by_model(content: Any) -> str:
     duties = duties_of(Obligations(redaction="redact"))
     assert duties is not None
     request = chat.parse({"model": "m", "messages": [{"role": "user", "content": content}]})
-    return (Prompts(duties, lambda: None).inspect(request).request or request).messages[-1].content
+    return (Prompts(duties, lambda: None).inspect(request).request or request).messages[-1].texts[0]
 
 
 @pytest.mark.parametrize("title", SECTIONS)

@@ -65,7 +65,7 @@ def admitted(principal: Principal = ANA, model: str = "auto", **changes: Any) ->
         request=ChatRequest(
             action="chat",
             model=model,
-            messages=(Message("user", "¿Cuál es el saldo?"),),
+            messages=(Message.of_text("user", "¿Cuál es el saldo?"),),
             params=GenerationParams(max_tokens=64, temperature=0.7, seed=7),
             stream=True,
         ),

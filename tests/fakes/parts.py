@@ -42,7 +42,7 @@ ANA = Principal(tenant="acme", issuer="https://idp", subject="u-1", roles=frozen
 ASK = ChatRequest(
     action="chat",
     model="mini",
-    messages=(Message("user", "Hola"),),
+    messages=(Message.of_text("user", "Hola"),),
     params=GenerationParams(max_tokens=20),
     stream=True,
 )

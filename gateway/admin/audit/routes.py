@@ -140,7 +140,7 @@ def routes(reader: AuditReader, guard: PermissionGuard, policies: PolicyVersions
             if reader.commitments is None:
                 raise Unavailable("This gateway has no key to compare with.", code="audit_unavailable")
             salt = await reader.salt_of(event_id)
-            turns = [Message(turn.role, turn.content) for turn in body.messages]
+            turns = [Message.of_text(turn.role, turn.content) for turn in body.messages]
             verdict = compare(found, salt, reader.commitments, body.kind, body.text, turns)
             event.diff = {"kind": body.kind, "verdict": verdict}
         return Comparison(event_id=event_id, kind=body.kind, verdict=verdict)

@@ -325,13 +325,13 @@ def test_several_prompts_are_refused_for_their_number(sent: object) -> None:
 
 def test_an_assistants_message_without_text_is_empty_text() -> None:
     silent = {"role": "assistant", "content": None}
-    assert chat.parse({**CHAT, "messages": [silent, *CHAT["messages"]]}).messages[0] == Message("assistant", "")
+    assert chat.parse({**CHAT, "messages": [silent, *CHAT["messages"]]}).messages[0] == Message.of_text("assistant", "")
 
 
 def test_text_parts_are_joined() -> None:
     parts = [{"type": "text", "text": "uno"}, {"type": "text", "text": "dos"}]
     request = chat.parse({"model": "mini", "messages": [{"role": "user", "content": parts}]})
-    assert request.messages == (Message("user", "uno\ndos"),)
+    assert request.messages == (Message.of_text("user", "uno\ndos"),)
 
 
 def test_an_answer_sent_back_by_an_sdk_is_accepted() -> None:

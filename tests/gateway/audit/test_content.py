@@ -293,7 +293,7 @@ def test_the_largest_envelope_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_large_text_passes_through_spool_and_postgres(start: Start, engine: AsyncEngine) -> None:
     service, large = await start(sealer=sealer()), incompressible(3_000_000)
-    request = replace(admitted().request, messages=(Message("user", large),))  # type: ignore[type-var]
+    request = replace(admitted().request, messages=(Message.of_text("user", large),))  # type: ignore[type-var]
     exchange = private(admitted(request=request))
     await recorded(service, exchange, completion_texts=(large,))
     assert [one.state for one in await read(engine, service, exchange)] == ["readable", "readable"]
@@ -304,7 +304,7 @@ async def test_a_prompt_too_large_to_be_recorded_is_refused_and_an_answer_is_cut
 ) -> None:
     monkeypatch.setattr(content, "MAX_BYTES", 2000)
     service, large = await start(sealer=sealer()), incompressible(9000)
-    request = replace(admitted().request, messages=(Message("user", large),))  # type: ignore[type-var]
+    request = replace(admitted().request, messages=(Message.of_text("user", large),))  # type: ignore[type-var]
     with pytest.raises(RequestTooLarge):
         await service.intent(private(admitted(request=request)))
     exchange = private(admitted())

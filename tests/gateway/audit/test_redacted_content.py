@@ -38,7 +38,7 @@ def asked(text: str, **changes: Any) -> Exchange:
     decision = replace(ALLOW, obligations=Obligations(content_logging="redacted", redaction="off"))
     exchange = admitted(asked=decision, decision=decision)
     assert exchange.request is not None
-    return replace(exchange, request=replace(exchange.request, messages=(Message("user", text),), **changes))
+    return replace(exchange, request=replace(exchange.request, messages=(Message.of_text("user", text),), **changes))
 
 
 async def texts(service: AuditService, engine: AsyncEngine, exchange: Exchange) -> dict[str, Any]:

@@ -94,7 +94,9 @@ async def test_a_model_that_is_not_there_fails_the_start_with_its_name(tmp_path:
 
 
 async def test_the_count_is_what_the_engine_then_reports(backend: LocalBackend) -> None:
-    request = replace(ASK, messages=(Message("developer", "Responde en español."), Message("user", "¿Qué hora es?")))
+    request = replace(
+        ASK, messages=(Message.of_text("developer", "Responde en español."), Message.of_text("user", "¿Qué hora es?"))
+    )
     counted = (await backend.prepare(request, CARD)).prompt_tokens
     chunks = [chunk async for chunk in await start(backend, request)]
     (usage,) = [chunk.usage for chunk in chunks if chunk.usage]
@@ -111,7 +113,7 @@ async def test_an_answer_names_the_model_file_that_made_it(backend: LocalBackend
 @pytest.mark.parametrize(
     ("change", "param"),
     [
-        ({"messages": (Message("user", "palabra " * 475_000),)}, "messages"),
+        ({"messages": (Message.of_text("user", "palabra " * 475_000),)}, "messages"),
         ({"action": "completions", "messages": (), "prompt": "x" * 3_800_000}, "prompt"),
         ({"action": "embeddings", "messages": (), "inputs": ("hola", "palabra " * 400_000)}, "input"),
     ],
@@ -210,7 +212,7 @@ async def test_roles_that_the_template_refuses_are_a_bad_request_with_its_words(
     backend = LocalBackend((alternating(tmp_path),), ENGINE)
     backend.start()
     await backend.wait()
-    request = replace(ASK, messages=tuple(Message(role, "mi secreto") for role in roles))
+    request = replace(ASK, messages=tuple(Message.of_text(role, "mi secreto") for role in roles))
     with pytest.raises(InvalidRequest, match="must alternate") as caught:
         await backend.prepare(request, CARD)
     assert (caught.value.status, caught.value.param) == (400, "messages")

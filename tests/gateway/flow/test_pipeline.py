@@ -223,7 +223,7 @@ async def test_a_model_may_have_a_length_for_callers_who_name_none() -> None:
 async def test_an_inexact_count_never_refuses_by_itself() -> None:
     bench = Bench()
     bench.backend.tokens = None
-    long = (Message("user", "x" * 4000),)
+    long = (Message.of_text("user", "x" * 4000),)
     assert await bench.text(messages=long) == "uno dos tres"
     assert bench.completion.estimate is not None
     assert not bench.completion.estimate.exact

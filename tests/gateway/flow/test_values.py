@@ -37,11 +37,11 @@ def test_cost_is_rounded_up() -> None:
 
 
 def test_a_digest_tells_where_one_message_ends() -> None:
-    joined = replace(ASK, messages=(Message("user", "ab"),))
-    split = replace(ASK, messages=(Message("user", "a"), Message("user", "b")))
+    joined = replace(ASK, messages=(Message.of_text("user", "ab"),))
+    split = replace(ASK, messages=(Message.of_text("user", "a"), Message.of_text("user", "b")))
     assert prompt_digest(joined) != prompt_digest(split)
 
 
 def test_the_guess_leans_upward_for_spanish() -> None:
     text = "El municipio aprobó ayer la ampliación del presupuesto para la construcción de viviendas."
-    assert rough_prompt_tokens(replace(ASK, messages=(Message("user", text),))) >= len(text.split()) * 2
+    assert rough_prompt_tokens(replace(ASK, messages=(Message.of_text("user", text),))) >= len(text.split()) * 2

@@ -34,7 +34,7 @@ HOSTILE, HARMLESS = load("hostile.yaml"), load("harmless.yaml")
 def inspect(text: str, obligations: Obligations = STRICTEST) -> Inspection:
     duties = duties_of(obligations)
     assert duties is not None
-    return Prompts(duties, lambda: None).inspect(ChatRequest("chat", "mini", (Message("user", text),)))
+    return Prompts(duties, lambda: None).inspect(ChatRequest("chat", "mini", (Message.of_text("user", text),)))
 
 
 def test_the_corpus_is_large_and_in_two_languages() -> None:
@@ -107,5 +107,5 @@ def test_each_made_up_key_is_found_by_its_own_form() -> None:
 def test_a_redacted_prompt_holds_nothing_that_can_be_found_again(sample: dict[str, Any]) -> None:
     seen = inspect(sample["text"], Obligations(redaction="redact", guardrails="off"))
     if seen.request is not None:
-        assert scan(seen.request.messages[0].content) == []
+        assert scan(seen.request.messages[0].texts[0]) == []
     assert (seen.action == "redact") is bool(sample.get("find") or sample.get("likely"))

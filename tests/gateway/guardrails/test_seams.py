@@ -16,13 +16,13 @@ U, A, S = "user", "assistant", "system"
 def see(*messages: tuple[str, str], redaction: str = "redact") -> Inspection:
     duties = duties_of(Obligations(redaction=redaction))  # type: ignore[arg-type]
     assert duties is not None
-    talk = tuple(Message(role, content) for role, content in messages)  # type: ignore[arg-type]
+    talk = tuple(Message.of_text(role, content) for role, content in messages)  # type: ignore[arg-type]
     return Prompts(duties, lambda: None).inspect(ChatRequest("chat", "mini", talk))
 
 
 def contents(seen: Inspection) -> list[str]:
     assert seen.request is not None
-    return [message.content for message in seen.request.messages]
+    return [message.texts[0] for message in seen.request.messages]
 
 
 @pytest.mark.parametrize(

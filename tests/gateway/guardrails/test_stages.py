@@ -47,10 +47,10 @@ async def test_a_redacted_prompt_is_what_the_backend_gets(bench: Bench) -> None:
     seen: list[str] = []
     generate = bench.backend.generate
     bench.backend.generate = lambda request, card, **named: (  # type: ignore[method-assign, assignment]
-        seen.append(request.messages[0].content),
+        seen.append(request.messages[0].texts[0]),
         generate(request, card, **named),
     )[1]
-    await bench.text(messages=(Message("user", "DNI 36796476H"),))
+    await bench.text(messages=(Message.of_text("user", "DNI 36796476H"),))
     assert seen == ["DNI [ES_NIF]"]
     done = bench.completion
     assert [(found.category, found.action) for found in done.findings] == [("es_nif", "redact")]
@@ -160,14 +160,14 @@ class StricterAccess(FakeAccess):
 async def test_the_duties_of_the_resolved_model_hold_before_anything_is_sent(bench: Bench) -> None:
     bench.access = StricterAccess(obligations=Obligations(redaction="block"))
     with pytest.raises(BlockedByPolicy):
-        await bench.text(model="auto", messages=(Message("user", "DNI 36796476H"),))
+        await bench.text(model="auto", messages=(Message.of_text("user", "DNI 36796476H"),))
     assert bench.backend.started == []
     assert bench.completion.findings[0].action == "block"
 
 
 async def test_a_stricter_look_does_not_count_a_finding_twice(bench: Bench) -> None:
     bench.access = StricterAccess(obligations=Obligations(redaction="flag"))
-    await bench.text(model="auto", messages=(Message("user", "DNI 36796476H"),))
+    await bench.text(model="auto", messages=(Message.of_text("user", "DNI 36796476H"),))
     assert [(found.category, found.count) for found in bench.completion.findings] == [("es_nif", 1)]
 
 
@@ -205,7 +205,7 @@ async def test_a_failed_inspection_refuses_on_record(bench: Bench) -> None:
     bench.inspector = GuardrailInspector(GuardrailSettings(timeout_ms=1))  # type: ignore[assignment]
     bench.access.obligations = Obligations(guardrails="strict")
     with pytest.raises(GatewayError) as caught:
-        await bench.text(messages=(Message("user", "palabra 12 " * 40_000),))
+        await bench.text(messages=(Message.of_text("user", "palabra 12 " * 40_000),))
     assert caught.value.code == "guardrails_unavailable"
     assert bench.completion.failure is not None
     assert bench.completion.failure.code == "guardrails_unavailable"
@@ -214,7 +214,7 @@ async def test_a_failed_inspection_refuses_on_record(bench: Bench) -> None:
 async def test_a_prompt_refused_for_what_it_holds_counts_as_a_request(bench: Bench) -> None:
     bench.access.obligations, bench.access.limits = Obligations(redaction="block"), (PER_USER,)
     with pytest.raises(BlockedByPolicy):
-        await bench.text(messages=(Message("user", "DNI 36796476H"),))
+        await bench.text(messages=(Message.of_text("user", "DNI 36796476H"),))
     ((_, estimate, _),) = bench.limiter.reserved
     assert (estimate.prompt_tokens, estimate.max_output_tokens) == (0, 0)
     ((_, usage, cost_micro),) = bench.limiter.settled

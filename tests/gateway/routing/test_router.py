@@ -45,9 +45,9 @@ HARD = [
 
 
 def chat(*turns: str, system: str | None = None, **params: object) -> ChatRequest:
-    messages = [Message("system", system)] if system else []
+    messages = [Message.of_text("system", system)] if system else []
     for index, text in enumerate(turns):
-        messages.append(Message("assistant" if index % 2 else "user", text))
+        messages.append(Message.of_text("assistant" if index % 2 else "user", text))
     return ChatRequest("chat", "auto", tuple(messages), params=GenerationParams(**params))  # type: ignore[arg-type]
 
 
@@ -142,8 +142,8 @@ def test_magic_words_in_the_system_prompt_change_nothing() -> None:
     "request_",
     [
         ChatRequest("chat", "auto"),
-        ChatRequest("chat", "auto", (Message("user", ""),)),
-        ChatRequest("chat", "auto", (Message("tool", "{}"),)),
+        ChatRequest("chat", "auto", (Message.of_text("user", ""),)),
+        ChatRequest("chat", "auto", (Message.of_text("tool", "{}"),)),
         ChatRequest("completions", "auto", prompt=(1, 2, 3)),
         ChatRequest("completions", "auto", prompt=""),
     ],
