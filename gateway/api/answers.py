@@ -110,10 +110,12 @@ class ChatCompletionChunk(Described):
 
 
 class CompletionLogprobs(Described):
-    tokens: list[str]
-    token_logprobs: list[float]
-    top_logprobs: list[dict[str, float] | None]
-    text_offset: list[int]
+    """One entry a token; with `echo`, those of the prompt first."""
+
+    tokens: list[str] = Field(description="`bytes:` and the bytes in hexadecimal for a part of a character")
+    token_logprobs: list[float | None] = Field(description="null for the first token of an echoed prompt")
+    top_logprobs: list[dict[str, float] | None] = Field(description="the token itself besides its alternatives")
+    text_offset: list[int] = Field(description="in characters of `text`, an echoed prompt included")
 
 
 class CompletionChoice(Described):

@@ -20,15 +20,18 @@ from gateway.api.errors import error_body, error_object
 from gateway.api.headers import Headers, answer_headers, header_value
 from gateway.api.render import Parts, Shape, envelope, extension, usage_object, whole_answer
 from gateway.api.sse import SSE_HEADERS, EventStream, frame
+from gateway.api.text_offsets import TextOffsets
 from gateway.errors import GatewayError, Unavailable
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
 from gateway.flow.pipeline import Arrival, Pipeline, known
-from gateway.flow.values import ChatRequest, Chunk
+from gateway.flow.values import ChatRequest, Chunk, Exchange
 
 Parse = Callable[[object], ChatRequest]
 EVENT_STREAM = dict(SSE_HEADERS)[b"content-type"]
+LONG_EVIDENCE = 1024
+"""Tokens whose log-probabilities are rendered on the event loop."""
 CUT_SHORT_S = 1.0
 """How long a client that does not read may hold up the end."""
 
@@ -86,7 +89,9 @@ class Inference:
         choices = [Parts() for _ in range(request.params.n)]
         async for chunk in answer:
             choices[chunk.index].add(chunk)
-        body = orjson.dumps(whole_answer(self._shape, answer.exchange, choices))
+        render = partial(_rendered, self._shape, answer.exchange, choices)
+        long = sum(parts.evidence for parts in choices) > LONG_EVIDENCE
+        body = await asyncio.to_thread(render) if long else render()
         await respond(send, body, answer_headers(answer.exchange, final=True))
 
     async def _stream(self, answer: Answer, send: Send) -> None:
@@ -94,7 +99,7 @@ class Inference:
         head = envelope(self._shape, answer.exchange, streaming=True)
         if request.include_usage:
             head["usage"] = None
-        opened: dict[int, int] = {}
+        opened: dict[int, TextOffsets] = {}
         async with EventStream(send, answer_headers(answer.exchange, final=False)) as events:
             try:
                 with BOUNDARY:
@@ -111,21 +116,26 @@ class Inference:
                 tail = frame({**head, **usage, "x_esclusa": extension(exchange, exchange.stop_cause)})
             await events.finish(tail)
 
-    def _frames(self, answer: Answer, head: dict[str, object], opened: dict[int, int], chunk: Chunk) -> bytes:
+    def _frames(self, answer: Answer, head: dict[str, object], opened: dict[int, TextOffsets], chunk: Chunk) -> bytes:
         """The bytes of one chunk: its choice's opening when it is the first, then its delta."""
         data = b""
         if chunk.index not in opened:
-            opened[chunk.index] = 0
+            opened[chunk.index] = TextOffsets()
             opening = self._shape.opening(chunk.index)
             if opening is not None:
                 data = frame({**head, "choices": [opening]})
         if not chunk.text and not chunk.logprobs and chunk.finish_reason is None:
             return data
         body = {**head, "choices": [self._shape.delta(chunk, opened[chunk.index])]}
-        opened[chunk.index] += len(chunk.text)
         if chunk.stop_cause is not None:
             body["x_esclusa"] = extension(answer.exchange, chunk.stop_cause)
         return data + frame(body)
+
+
+def _rendered(shape: Shape, exchange: Exchange, choices: list[Parts]) -> bytes:
+    body = orjson.dumps(whole_answer(shape, exchange, choices))
+    choices.clear()  # to free what is long takes its time too
+    return body
 
 
 class Sent:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from gateway.api.headers import tells_cached_tokens
+from gateway.api.text_offsets import TextOffsets
 from gateway.flow.values import Chunk, Exchange, TokenLogprob
 
 
@@ -20,7 +21,7 @@ class Shape(Protocol):
         """The choice of the frame that comes before a choice's first text, or None."""
         ...
 
-    def delta(self, chunk: Chunk, offset: int) -> dict[str, Any]: ...
+    def delta(self, chunk: Chunk, offsets: TextOffsets) -> dict[str, Any]: ...
 
     def whole(self, index: int, parts: Parts) -> dict[str, Any]: ...
 
@@ -44,6 +45,11 @@ class Parts:
     stop_cause: str | None = None
     prompt_logprobs: Sequence[TokenLogprob | None] | None = None
 
+    @property
+    def evidence(self) -> int:
+        """Tokens with log-probabilities."""
+        return len(self.logprobs) + len(self.prompt_logprobs or ())
+
     def add(self, chunk: Chunk) -> None:
         if chunk.text:
             self.text.append(chunk.text)
@@ -63,7 +69,7 @@ class ChatShape:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def delta(self, chunk: Chunk, offset: int) -> dict[str, Any]:  # noqa: ARG002
+    def delta(self, chunk: Chunk, offsets: TextOffsets) -> dict[str, Any]:  # noqa: ARG002
         return {
             "index": chunk.index,
             "delta": {"content": chunk.text} if chunk.text or chunk.finish_reason is None else {},
@@ -88,11 +94,11 @@ class CompletionShape:
     def opening(self, index: int) -> dict[str, Any] | None:  # noqa: ARG002
         return None
 
-    def delta(self, chunk: Chunk, offset: int) -> dict[str, Any]:
+    def delta(self, chunk: Chunk, offsets: TextOffsets) -> dict[str, Any]:
         return {
             "index": chunk.index,
             "text": chunk.text,
-            "logprobs": _completion_logprobs(chunk.logprobs, offset) if chunk.logprobs else None,
+            "logprobs": _completion_logprobs(chunk.logprobs, offsets) if chunk.logprobs else None,
             "finish_reason": chunk.finish_reason,
         }
 
@@ -100,7 +106,7 @@ class CompletionShape:
         choice: dict[str, Any] = {
             "index": index,
             "text": "".join(parts.text),
-            "logprobs": _completion_logprobs(parts.logprobs, 0) if parts.logprobs else None,
+            "logprobs": _completion_logprobs(parts.logprobs, TextOffsets()) if parts.logprobs else None,
             "finish_reason": parts.finish_reason,
         }
         if parts.prompt_logprobs is not None:
@@ -167,17 +173,37 @@ def _entry(entry: TokenLogprob) -> dict[str, Any]:
     return {"token": entry.token, "logprob": entry.logprob, "bytes": raw}
 
 
-def _completion_logprobs(entries: Sequence[TokenLogprob], offset: int) -> dict[str, Any]:
-    offsets = []
-    for entry in entries:
-        offsets.append(offset)
-        offset += len(entry.token)
+def _completion_logprobs(entries: Sequence[TokenLogprob], offsets: TextOffsets) -> dict[str, Any]:
     return {
-        "tokens": [entry.token for entry in entries],
+        "tokens": [_name(entry) for entry in entries],
         "token_logprobs": [entry.logprob for entry in entries],
-        "top_logprobs": [{top.token: top.logprob for top in entry.top} or None for entry in entries],
-        "text_offset": offsets,
+        "top_logprobs": [_alternatives(entry) for entry in entries],
+        "text_offset": [offsets.take(_shown(entry)) for entry in entries],
     }
+
+
+def _alternatives(entry: TokenLogprob) -> dict[str, float | None] | None:
+    """The alternatives and the token itself, most likely first. Of two with the same bytes the more likely is kept."""
+    found: dict[str, float | None] = {}
+    for one in (*entry.top, entry) if entry.top else ():
+        found.setdefault(_name(one), one.logprob)
+    return found or None
+
+
+def _name(entry: TokenLogprob) -> str:
+    """The token's text; for a part of a character its bytes in OpenAI's form, so that no two parts look the same."""
+    raw = bytes(entry.token_bytes)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join([f"\\x{byte:02x}" for byte in raw])
+    return entry.token
+
+
+def _shown(entry: TokenLogprob) -> bytes:
+    if entry.shown is not None:
+        return entry.shown
+    return bytes(entry.token_bytes) or entry.token.encode("utf-8", "replace")
 
 
 def prompt_logprobs_object(entries: Sequence[TokenLogprob | None]) -> list[dict[str, Any] | None]:

@@ -208,7 +208,7 @@ class CompletionBody(Sampling):
     action: ClassVar[Action] = "completions"
     prompt: Text | Annotated[list[TokenId], Field(min_length=1, max_length=1_000_000, fail_fast=True)]
     max_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """0 with `echo` only: the prompt's own text and log-probabilities."""
+    """0 with `echo` only: the prompt's own text and, with `logprobs`, its log-probabilities."""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
 

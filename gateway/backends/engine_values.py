@@ -5,7 +5,7 @@ Events are read by attribute and errors by their public code, so that this modul
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from gateway.errors import (
@@ -20,6 +20,8 @@ from gateway.flow.values import Chunk, GenerationParams, Signals, TokenLogprob, 
 from gateway.settings import ModelSettings
 
 FINISH = {"stop": "stop", "length": "length", "deadline": "length", "abort": "abort", "error": "abort"}
+MOST_PROMPT_LOGPROBS = 131_072
+"""Of one answer, alternatives included: as many values as a request may have. More would hold up everybody else."""
 
 
 def sampling_of(
@@ -62,29 +64,51 @@ def sampling_of(
 
 
 def _prompt_logprobs(params: GenerationParams) -> int | None:
-    """An echo without an answer is, to the engine, a request for the prompt's log-probabilities."""
-    if params.prompt_logprobs is None and params.echo and params.max_tokens == 0:
-        return 0
-    return params.prompt_logprobs
+    """The alternatives of a prompt token that are needed. An echo with log-probabilities has them for the prompt too,
+    and one without an answer is, to the engine, a request for them."""
+    asked = [] if params.prompt_logprobs is None else [params.prompt_logprobs]
+    if params.echo and params.logprobs:
+        asked.append(params.top_logprobs)
+    elif params.echo and params.max_tokens == 0:
+        asked.append(0)
+    return max(asked, default=None)
 
 
 def _first(*values: float | None) -> float:
     return next(value for value in values if value is not None)
 
 
-def as_chunk(event: Any, model_sha256: str, tokenizer: Any, prefix: str) -> Chunk:
+def require_bounded_evidence(params: GenerationParams, prompt_tokens: int) -> None:
+    """Raises `InvalidRequest` for more log-probabilities of a prompt than one answer holds."""
+    alternatives = _prompt_logprobs(params)
+    if alternatives is None:
+        return
+    copies = params.n if params.echo and params.logprobs else 1
+    asked = prompt_tokens * (1 + alternatives) * copies
+    if asked > MOST_PROMPT_LOGPROBS:
+        param = "logprobs" if params.echo and params.logprobs else "prompt_logprobs"
+        raise InvalidRequest(
+            f"The prompt's log-probabilities would be {asked} values; {MOST_PROMPT_LOGPROBS} is the most.",
+            code="too_many_values",
+            param=param,
+            hint=f"lower `{param}` or `n`, or shorten the prompt: it is tokens x (1 + alternatives) x choices",
+        )
+
+
+def as_chunk(event: Any, model_sha256: str, tokenizer: Any, hidden: Collection[int] = ()) -> Chunk:
+    """`hidden`: the tokens that the text leaves out."""
     reason = None if event.finish_reason is None else str(event.finish_reason)
     usage, signals = event.usage, event.signals
     return Chunk(
         index=event.index,
-        text=prefix + event.text if prefix else event.text,
+        text=event.text,
         token_ids=event.token_ids,
         finish_reason=None if reason is None else FINISH[reason],
         stop_cause=_stop_cause(reason, event.stop_reason),
-        logprobs=tuple([_token(entry, tokenizer) for entry in event.logprobs]) if event.logprobs else (),
+        logprobs=tuple([_token(entry, tokenizer, hidden) for entry in event.logprobs]) if event.logprobs else (),
         prompt_logprobs=None
         if event.prompt_logprobs is None
-        else tuple(None if entry is None else _token(entry, tokenizer) for entry in event.prompt_logprobs),
+        else tuple([None if entry is None else _token(entry, tokenizer) for entry in event.prompt_logprobs]),
         usage=None
         if usage is None
         else Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, source="engine"),
@@ -98,7 +122,7 @@ def _stop_cause(reason: str | None, stop_reason: object) -> str | None:
     return "repetition" if reason == "length" and stop_reason == "repetition" else None
 
 
-def _token(entry: Any, tokenizer: Any) -> TokenLogprob:
+def _token(entry: Any, tokenizer: Any, hidden: Collection[int] = ()) -> TokenLogprob:
     return TokenLogprob(
         token=entry.text,
         token_id=entry.token_id,
@@ -113,6 +137,7 @@ def _token(entry: Any, tokenizer: Any) -> TokenLogprob:
             )
             for top in entry.top
         ),
+        shown=b"" if entry.token_id in hidden else None,
     )
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from gateway.backends.echo import EchoedAnswer
 from gateway.backends.engine_operations import EngineOperations
-from gateway.backends.engine_values import as_chunk, as_gateway_error, sampling_of
+from gateway.backends.engine_values import as_chunk, as_gateway_error, require_bounded_evidence, sampling_of
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.budget import prompt_too_long
 from gateway.flow.parts import message_fields
@@ -76,6 +77,7 @@ class LocalBackend:
         tokenized = await self._run(card.id, _tokenized, engine.tokenizer, request, card)
         if request.action == "embeddings":
             return Prepared(sum(map(len, tokenized)), tokenized)
+        require_bounded_evidence(request.params, len(tokenized))
         return Prepared(len(tokenized), tokenized)
 
     def generate(
@@ -105,7 +107,10 @@ class LocalBackend:
             priority=priority,
             deadline_s=deadline_s,
         )
-        return EngineAnswer(engine, request, asked)
+        answer = EngineAnswer(engine, request, asked)
+        if not request.params.echo:
+            return answer
+        return EchoedAnswer(answer, request, asked.prompt_token_ids, engine.tokenizer)
 
     async def embed(
         self,
@@ -212,7 +217,7 @@ class EngineAnswer:
         self._engine, self._request = engine, request
         self._stream: Any = None
         self._refused: EngineError | None = None
-        self._echoed: set[int] = set()
+        self._hidden = engine.tokenizer.special_token_ids if request.params.skip_special_tokens else frozenset[int]()
         try:
             self._stream = engine.generate(asked)
         except EngineError as error:
@@ -230,8 +235,11 @@ class EngineAnswer:
             event = await anext(self._stream)
         except EngineError as error:
             raise as_gateway_error(error, self._request.params.grammar_param) from None
-        chunk = as_chunk(event, self._engine.model_sha256, self._engine.tokenizer, self._prefix(event.index))
-        return chunk
+        engine = self._engine
+        if event.prompt_logprobs is None:
+            return as_chunk(event, engine.model_sha256, engine.tokenizer, self._hidden)
+        # Of a long prompt these are too many for the event loop.
+        return await asyncio.to_thread(as_chunk, event, engine.model_sha256, engine.tokenizer, self._hidden)
 
     async def aclose(self) -> None:
         if self._stream is not None:
@@ -243,14 +251,6 @@ class EngineAnswer:
         if used is None:
             return Usage()
         return Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, source="engine")
-
-    def _prefix(self, index: int) -> str:
-        """`echo`: the prompt before the first text of each choice."""
-        if not self._request.params.echo or index in self._echoed:
-            return ""
-        self._echoed.add(index)
-        prompt = self._request.prompt
-        return prompt if isinstance(prompt, str) else self._engine.tokenizer.decode(prompt or ())
 
 
 def model_problem(path: str) -> tuple[str, str]:

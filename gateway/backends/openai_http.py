@@ -11,7 +11,15 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 
 from gateway.backends.http_wire import HttpPool, Reply, WireError
-from gateway.backends.openai_wire import PATHS, refusal, request_body, stream_chunks, vectors, whole_chunks
+from gateway.backends.openai_wire import (
+    PATHS,
+    refusal,
+    request_body,
+    require_known_echo,
+    stream_chunks,
+    vectors,
+    whole_chunks,
+)
 from gateway.descriptors import no_descriptor
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed
 from gateway.flow.values import ChatRequest, Chunk, ModelCard, Prepared, Usage
@@ -46,6 +54,7 @@ class OpenAIBackend:
         self._failing = False
 
     async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:  # noqa: ARG002
+        require_known_echo(request)
         return Prepared()
 
     def generate(

@@ -49,6 +49,17 @@ def request_body(request: ChatRequest, card: ModelCard, max_output_tokens: int) 
     return orjson.dumps(body)
 
 
+def require_known_echo(request: ChatRequest) -> None:
+    """Raises `InvalidRequest` where the text of the echo is not known: it could not be told from what was generated."""
+    if request.params.echo and not isinstance(request.prompt, str):
+        raise InvalidRequest(
+            "`echo` of a prompt of token ids is not supported for this model.",
+            code="unsupported_parameter",
+            param="echo",
+            hint="send the prompt as text, or leave `echo` out",
+        )
+
+
 def _sampling(body: dict[str, Any], params: GenerationParams, *, chat: bool) -> None:
     optional: dict[str, Any] = {
         "temperature": params.temperature,
@@ -255,7 +266,7 @@ def _logprobs(value: Any) -> tuple[TokenLogprob, ...]:
         TokenLogprob(
             token=token,
             token_id=-1,
-            logprob=score if score is not None else 0.0,
+            logprob=None if score is None else float(score),
             top=tuple(TokenLogprob(token=name, token_id=-1, logprob=other) for name, other in (top or {}).items()),
         )
         for token, score, top in zip(tokens, scores, tops, strict=False)

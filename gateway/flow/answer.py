@@ -17,7 +17,7 @@ from typing import Any
 from gateway.errors import BlockedByPolicy, GatewayError
 from gateway.flow.boundary import BOUNDARY, Finalizers, close
 from gateway.flow.context import Clock
-from gateway.flow.metering import Meter, used_so_far
+from gateway.flow.metering import Meter, echoed_bytes, used_so_far
 from gateway.flow.ports import OutputGuard
 from gateway.flow.refusals import blocked
 from gateway.flow.values import Chunk, Exchange, Failure, Finding, Outcome, Signals, Usage
@@ -95,7 +95,7 @@ class Answer:
         self._keep_text = logging in ("encrypted", "redacted")
         self._texts: dict[int, list[str]] = {}
         self._digest = hashlib.sha256()
-        self._meter = Meter()
+        self._meter = Meter(echoed_bytes(exchange.request))
         self._open = set(range(exchange.request.params.n if exchange.request else 1))
         self._streams = exchange.request is not None and exchange.request.stream
         self._untold = set(self._open)

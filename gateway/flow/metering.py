@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.flow.values import Chunk, Estimate, Usage
+from gateway.flow.values import ChatRequest, Chunk, Estimate, Usage
 
 BYTES_PER_TOKEN = 4
 """About what English takes; less in Spanish and far less in Chinese, so that the estimate rarely charges too much."""
@@ -23,10 +23,18 @@ def used_so_far(stream: object) -> Usage | None:
     return told() if callable(told) else None
 
 
+def echoed_bytes(request: ChatRequest | None) -> int:
+    if request is None or not request.params.echo or not isinstance(request.prompt, str):
+        return 0
+    return len(request.prompt.encode("utf-8", "surrogatepass"))
+
+
 @dataclass(slots=True)
 class Meter:
     """Counts what has arrived, per choice."""
 
+    echoed_bytes: int = 0
+    """Of a prompt that each choice begins with: text that nobody has generated."""
     exact: bool = True
     """False once text came without token ids."""
     tokens: dict[int, int] = field(default_factory=dict)
@@ -34,7 +42,7 @@ class Meter:
 
     def after(self, chunk: Chunk) -> tuple[int, int]:
         """(tokens, bytes of text) of the chunk's choice once it is taken in; changes nothing."""
-        tokens, size = self.tokens.get(chunk.index, 0), self.text_bytes.get(chunk.index, 0)
+        tokens, size = self.tokens.get(chunk.index, 0), self.text_bytes.get(chunk.index, -self.echoed_bytes)
         if chunk.text:
             size += len(chunk.text.encode("utf-8", "surrogatepass"))
         if chunk.token_ids:

@@ -105,9 +105,12 @@ class Usage:
 class TokenLogprob:
     token: str
     token_id: int
-    logprob: float
+    logprob: float | None
+    """None for the first token of an echoed prompt: nothing came before it."""
     token_bytes: tuple[int, ...] = ()
     top: tuple[TokenLogprob, ...] = ()
+    shown: bytes | None = None
+    """What it adds to the text, where that is not its own bytes: nothing for a hidden special token, say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +154,7 @@ class Chunk:
     finish_reason: str | None = None
     stop_cause: str | None = None
     logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each token; with `echo`, the prompt's before those of a choice's first tokens."""
     prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
     usage: Usage | None = None
     signals: Signals | None = None

@@ -197,7 +197,7 @@ def test_a_policy_that_takes_the_model_away_stops_what_runs_on_the_other_replica
     author = replicas.bearer("u-policy", "policy-admin")
     url = f"{replicas.first}/admin/v1/policies/current"
     etag = httpx2.get(url, headers=author).headers["etag"]
-    text = POLICY.read_text().replace("  all: [mini, maxi, embed, tiny]", "  all: [mini, embed, tiny]")
+    text = POLICY.read_text().replace("  all: [mini, maxi, embed, tiny, long]", "  all: [mini, embed, tiny, long]")
     changed = {**author, "if-match": etag, "content-type": "application/yaml", "x-change-reason": "maxi is retired"}
 
     def put() -> None:

@@ -35,6 +35,7 @@ COMPLETION = {"model": "mini", "max_tokens": 1, "prompt": "x"}
 EMBEDDING = {"model": "embed", "input": "x"}
 ADMINS = ("policy-admin", "security", "auditor", "operator")
 WORDS = "palabra "
+LONG_PROMPT = 8192
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +43,8 @@ def stage_overrides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Beside the upstream's models one that the own engine runs."""
     folder = tmp_path_factory.mktemp("tiny")
     write_tiny_model(folder)
+    long = tmp_path_factory.mktemp("long")
+    write_tiny_model(long, max_position_embeddings=LONG_PROMPT + 16)
     upstream = {"upstream": "up", "context_window": 2048}
     return {
         "models": (
@@ -49,8 +52,9 @@ def stage_overrides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             {"id": "maxi", "tier": "large", **upstream},
             {"id": "embed", **upstream, "actions": ("embeddings",)},
             {"id": "tiny", "path": str(folder), "context_window": 256},
+            {"id": "long", "path": str(long), "context_window": LONG_PROMPT + 16},
         ),
-        "engine": {"device": "cpu", "kv_cache_bytes": 4 << 20, "threads": 1, "max_num_seqs": 4},
+        "engine": {"device": "cpu", "kv_cache_bytes": 8 << 20, "threads": 1, "max_num_seqs": 4},
     }
 
 
@@ -124,6 +128,20 @@ def test_no_prompt_of_the_own_engine_holds_anything(stage: Stage, meter: HoldMet
     }
     raw = json.dumps({"model": "tiny", **bodies[route]}, ensure_ascii=False).encode()
     assert Sender(stage, meter, "analyst").hold(route, raw).longest_ms < BOUND_MS
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("asked", [{"echo": True, "logprobs": 15}, {"prompt_logprobs": 15}], ids=["echo", "prompt"])
+def test_the_most_log_probabilities_of_a_prompt_hold_nothing(
+    stage: Stage, meter: HoldMeter, asked: dict[str, Any], stream: bool
+) -> None:
+    body = {"model": "long", "prompt": "a" * LONG_PROMPT, "max_tokens": 1, "stream": stream, **asked}
+    sender = Sender(stage, meter, "analyst")
+    raw = json.dumps(body).encode()
+    assert sender.send("/v1/completions", raw) == 200
+    assert sender.hold("/v1/completions", raw).longest_ms < BOUND_MS
+    body["prompt"] += "a"
+    assert sender.send("/v1/completions", json.dumps(body).encode()) == 400
 
 
 def described(stage: Stage) -> Iterator[tuple[str, str, Mapping[str, Any], Mapping[str, Any]]]:

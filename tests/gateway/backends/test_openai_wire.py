@@ -100,3 +100,13 @@ def test_why_an_answer_ended_is_told_in_known_words_only(said: str, told: str) -
     (streamed,) = stream_chunks(orjson.dumps(delta(finish_reason=said)), "chat", choices=1)
     whole, _ = whole_chunks(orjson.dumps(choice(finish_reason=said)), "chat", choices=1)
     assert (streamed.finish_reason, whole.finish_reason) == (told, told)
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+def test_the_null_of_an_echoed_prompts_first_token_stays_null(streamed: bool) -> None:
+    logprobs = {"tokens": ["Hola", " sí"], "token_logprobs": [None, -0.5], "top_logprobs": [None, {" sí": -0.5}]}
+    body = {"choices": [{"index": 0, "text": "Hola sí", "finish_reason": "length", "logprobs": logprobs}]}
+    read = stream_chunks if streamed else whole_chunks
+    first, second = read(orjson.dumps(body), "completions", choices=1)[0].logprobs
+    assert (first.logprob, first.top) == (None, ())
+    assert (second.logprob, [(top.token, top.logprob) for top in second.top]) == (-0.5, [(" sí", -0.5)])

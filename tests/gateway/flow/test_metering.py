@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from gateway.flow.metering import Meter
-from gateway.flow.values import Chunk, Estimate, Usage
+from gateway.flow.metering import Meter, echoed_bytes
+from gateway.flow.values import ChatRequest, Chunk, Estimate, GenerationParams, Usage
 
 PROMPT = Estimate(10, 100, exact=False)
 
@@ -63,3 +65,22 @@ def test_an_empty_answer_may_have_no_tokens() -> None:
 
 def test_what_the_engine_counted_is_final() -> None:
     assert meter(Chunk(text="x" * 4000, token_ids=(1,))).usage(Usage(5, 1), PROMPT) == Usage(5, 1)
+
+
+@pytest.mark.parametrize("choices", [1, 2])
+def test_an_echoed_prompt_was_not_generated(choices: int) -> None:
+    prompt = "El año de la esclusa. " * 20
+    made = Meter(echoed_bytes(ChatRequest("completions", "m", prompt=prompt, params=GenerationParams(echo=True))))
+    for index in range(choices):
+        for text in (prompt, "x" * 40):
+            made.take(Chunk(index=index, text=text))
+    assert made.usage(None, PROMPT).completion_tokens == 10 * choices
+    told = Usage(10, 3 * choices, source="upstream")
+    assert made.usage(told, PROMPT) == told
+
+
+def test_only_an_echo_of_a_text_is_known() -> None:
+    request = ChatRequest("completions", "m", prompt="hola", params=GenerationParams(echo=True))
+    assert echoed_bytes(request) == 4
+    assert echoed_bytes(replace(request, params=GenerationParams())) == 0
+    assert echoed_bytes(replace(request, prompt=(1, 2))) == 0

@@ -93,7 +93,7 @@ def test_recorded_decisions_are_replayed_against_a_proposal(stage: Stage) -> Non
         assert ask(stage, "maxi", "analyst", sub="u-ana").status_code == 200
     assert ask(stage, "maxi", "employee", sub="u-eva").status_code == 403
     stage.records_of("u-eva")
-    candidate = TEXT.replace("all: [mini, maxi, embed, tiny]", "all: [mini, embed, tiny]").replace(
+    candidate = TEXT.replace("all: [mini, maxi, embed, tiny, long]", "all: [mini, embed, tiny, long]").replace(
         "small: [mini, tiny]", "small: [mini, tiny, maxi]"
     )
     asked: dict[str, Any] = {"content": candidate.encode(), "headers": {"content-type": "application/yaml"}}
