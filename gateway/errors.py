@@ -44,6 +44,9 @@ class GatewayError(Exception):
     status: int = 500
     type: str = "server_error"
     code: str = "internal_error"
+    denies: bool = False
+    """A denial: a refusal by authentication, policy, limits or guardrails. Anything else is an error: a request that
+    is malformed, or that could not be served. Unknown counts as hidden, since nobody can tell them apart."""
 
     def __init__(
         self,
@@ -77,11 +80,11 @@ class ContextLengthExceeded(InvalidRequest):
 
 
 class BlockedByPolicy(InvalidRequest):
-    code = "blocked_by_policy"
+    code, denies = "blocked_by_policy", True
 
 
 class Unauthenticated(GatewayError):
-    status, type, code = 401, "authentication_error", "invalid_token"
+    status, type, code, denies = 401, "authentication_error", "invalid_token", True
 
     def __init__(
         self,
@@ -98,11 +101,11 @@ class Unauthenticated(GatewayError):
 
 
 class NotPermitted(GatewayError):
-    status, type, code = 403, "permission_error", "not_permitted"
+    status, type, code, denies = 403, "permission_error", "not_permitted", True
 
 
 class NotFound(GatewayError):
-    status, type, code = 404, "invalid_request_error", "not_found"
+    status, type, code, denies = 404, "invalid_request_error", "not_found", True
 
 
 class RequestTimeout(GatewayError):
@@ -144,13 +147,13 @@ class HeadersTooLarge(GatewayError):
 class RateLimited(GatewayError):
     """A window is full. Carries `retry-after` so that SDKs wait the right time."""
 
-    status, type, code = 429, "rate_limit_exceeded", "requests_rate_limited"
+    status, type, code, denies = 429, "rate_limit_exceeded", "requests_rate_limited", True
 
 
 class BudgetExceeded(GatewayError):
     """A budget is spent. `x-should-retry: false` stops SDKs from hammering a closed door."""
 
-    status, type, code = 429, "insufficient_quota", "budget_exceeded"
+    status, type, code, denies = 429, "insufficient_quota", "budget_exceeded", True
 
     def __init__(self, message: str, *, hint: str | None = None, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(message, hint=hint, headers={"x-should-retry": "false", **(headers or {})})
@@ -179,6 +182,14 @@ class DeadlineExceeded(Unavailable):
     """No other candidate is tried: its time would be over as well."""
 
     code = "deadline_exceeded"
+
+
+_DENIED = frozenset(kind.status for kind in (Unauthenticated, NotPermitted, NotFound, RateLimited, BudgetExceeded))
+
+
+def is_denial(status: int, code: str | None) -> bool:
+    """`GatewayError.denies` of an answer of which no more is left than this."""
+    return status in _DENIED or code == BlockedByPolicy.code
 
 
 class ConfigError(Exception):

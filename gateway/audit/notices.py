@@ -14,6 +14,7 @@ from gateway.audit.flood import Bulk
 from gateway.audit.personal import ABOUT, about, commitments
 from gateway.audit.public_path import public_etag, public_path
 from gateway.audit.salts import SALTS
+from gateway.errors import is_denial
 from gateway.flow.values import AdminEvent, Outcome
 
 
@@ -34,10 +35,11 @@ def admin_record(origin: Origin, event_id: UUID, now: datetime, event: AdminEven
     document = head(origin, event_id, now, event.kind, event.context)
     document["who"] = by.who
     document["what"] = {"action": event.action}
+    denied = is_denial(event.status, event.error_code)
     document["decision"] = filled(
         {
-            "effect": "allow" if event.allowed else ("error" if event.status >= 500 else "deny"),
-            "deny_code": None if event.allowed else event.error_code,
+            "effect": "allow" if event.allowed else "deny" if denied else "error",
+            "deny_code": event.error_code if denied and not event.allowed else None,
             "policy_version": event.policy_version,
             "rule_id": event.rule_id,
         }
@@ -58,22 +60,23 @@ def bulk_record(origin: Origin, event_id: UUID, now: datetime, bulk: Bulk) -> Re
     """One `aggregated` record for answers without records of their own. `request_id` is that of the first."""
     salt = SALTS.draw()
     personal = {} if bulk.source is None else {"source_ip": storable(bulk.source, 64) or ""}
-    refused = bulk.status >= 400
+    refused, denied = bulk.status >= 400, is_denial(bulk.status, bulk.code)
+    outcome = Outcome.DENIED if denied else Outcome.ERROR if refused else Outcome.OK
     document = {
         **opening(origin, event_id, bulk.sample, now, "aggregated"),
         "who": nobody(origin, salt, personal),
         "where": {"route": bulk.route, "gateway_version": origin.gateway_version},
         "decision": filled(
             {
-                "effect": "error" if bulk.status >= 500 else "deny" if refused else "allow",
-                "deny_code": bulk.code if refused and bulk.status < 500 else None,
+                "effect": "deny" if denied else "error" if refused else "allow",
+                "deny_code": bulk.code if denied else None,
             }
         ),
         "result": filled(
             {
                 "status": bulk.status,
                 "error_code": bulk.code if refused else None,
-                "outcome": (Outcome.DENIED if refused else Outcome.OK).value,
+                "outcome": outcome.value,
             }
         ),
         "aggregate": {"count": bulk.count, "first": bulk.first, "last": bulk.last},

@@ -16,9 +16,6 @@ from gateway.audit.public_path import HIDDEN
 from gateway.flow.context import RequestContext
 from gateway.flow.values import ChatRequest, Decision, Exchange, Finding, Outcome, Signals
 
-DENIED_STATUS = frozenset({401, 403, 404, 429})
-DENIED_CODES = frozenset({"blocked_by_policy"})
-
 
 def request_caller(origin: Origin, exchange: Exchange) -> Caller:
     """Made once per request and given to both of its records."""
@@ -102,10 +99,8 @@ def request_record(
 
 
 def effect(exchange: Exchange) -> Literal["allow", "deny", "error"]:
-    """How the whole request was decided: by policy, limits and guardrails (`deny`) or by a fault (`error`)."""
-    failure = exchange.failure
-    if failure is not None:
-        return "deny" if failure.status in DENIED_STATUS or failure.code in DENIED_CODES else "error"
+    """How the whole request was decided, as `GatewayError.denies` has decided its outcome: `deny` where that is
+    `denied`, `error` where something else kept it from being served."""
     if exchange.outcome is Outcome.DENIED:
         return "deny"
     return "error" if exchange.outcome in (Outcome.ERROR, Outcome.ENGINE_ERROR) else "allow"

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any
 
-from gateway.errors import BlockedByPolicy, GatewayError
+from gateway.errors import GatewayError
 from gateway.flow.boundary import BOUNDARY, Finalizers, close
 from gateway.flow.context import Clock
 from gateway.flow.metering import Meter, echoed_bytes, used_so_far
@@ -146,7 +146,7 @@ class Answer:
             outcome = self._left_early()
             raise
         except GatewayError as error:
-            outcome = Outcome.DENIED if isinstance(error, BlockedByPolicy) else Outcome.ENGINE_ERROR
+            outcome = Outcome.DENIED if error.denies else Outcome.ENGINE_ERROR
             failure = Failure(error.status, error.code, error.message, error.detail)
             raise
         finally:

@@ -345,7 +345,7 @@ class Pipeline:
                 instead = self._denial(full)
                 instead.detail = f"{instead.detail or 'a budget'}; in place of {error.status} {error.code}"
                 error = instead
-        outcome = Outcome.DENIED if error.status in DENIALS else Outcome.ERROR
+        outcome = Outcome.DENIED if error.denies else Outcome.ERROR
         failure = Failure(error.status, error.code, error.message, error.detail)
         unaudited = error.code == "audit_unavailable"
         if not told and not unaudited:
@@ -385,7 +385,6 @@ class Pipeline:
         return backend
 
 
-DENIALS = frozenset({400, 401, 403, 404, 413, 415, 429})
 CLIENT_CLOSED = 499
 """What access logs and the record show for a client that hung up; it is never sent."""
 

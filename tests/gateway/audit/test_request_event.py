@@ -91,7 +91,7 @@ def test_findings_are_listed_without_what_they_matched() -> None:
         (denied(), "deny"),
         (denied(code="budget_exceeded", status=429), "deny"),
         (denied(code="blocked_by_policy", status=400), "deny"),
-        (replace(denied(), failure=Failure(400, "invalid_json", "m"), outcome=Outcome.DENIED), "error"),
+        (replace(denied(), failure=Failure(400, "invalid_json", "m"), outcome=Outcome.ERROR), "error"),
         (replace(admitted(), failure=Failure(503, "engine_unavailable", "m"), outcome=Outcome.ERROR), "error"),
         (finished(admitted(), Outcome.ENGINE_ERROR), "error"),
     ],

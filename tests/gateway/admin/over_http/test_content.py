@@ -140,7 +140,7 @@ def test_without_a_reason_nothing_is_shown_and_the_attempt_is_on_record(stage: S
     assert (answer.status_code, answer.json()["error"]["param"]) == (422, "reason")
     assert "Muñoz" not in answer.text
     (row,) = access_events(stage, answer)
-    assert (row["subject"], row["action"], row["decision"]) == ("u-content-reader", "content.read", "deny")
+    assert (row["subject"], row["action"], row["decision"]) == ("u-content-reader", "content.read", "error")
     assert row["http_status"] == 422
 
 
