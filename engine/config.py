@@ -19,6 +19,8 @@ class EngineConfig:
 
     model: str
     """A directory with config.json and safetensors, or one GGUF file."""
+    model_sha256: str | None = None
+    """The content hash that the files must have (hexadecimal, see `Checkpoint.sha256`); None: any."""
     served_model_name: str | None = None
     dtype: Literal["auto", "bfloat16", "float16", "float32"] = "auto"
     device: str = "auto"

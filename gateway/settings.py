@@ -248,6 +248,11 @@ class ModelSettings(Section):
     id: str
     tier: Literal["small", "large"] | None = None
     path: str | None = None
+    sha256: str | None = Field(
+        None,
+        pattern=r"^[0-9a-fA-F]{64}$",
+        description="the content hash that the files at `path` must have; another one is refused while loading",
+    )
     upstream: str | None = None
     upstream_model: str | None = None
     labels: dict[str, str] = Field(default_factory=dict)

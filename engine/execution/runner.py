@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
-from engine.errors import EngineFault, EngineUnavailable, InvalidInput
+from engine.errors import EngineFault, EngineUnavailable, InvalidInput, WeightsMismatch
 from engine.execution.batch import BatchArrays, StepTensors
 from engine.execution.device import DTYPES, load_ops, resolve_device, resolve_dtype
 from engine.execution.embedder import SentenceEncoder
@@ -124,8 +124,14 @@ class ModelRunner:
         self._model = None
 
     def restore_weights(self) -> None:
+        """Raises WeightsMismatch when the files are no longer those that were loaded first: the tokenizer, the sizes
+        and the hash in each record are theirs."""
         if self._model is None:
-            model = self._load(open_checkpoint(self._config.model))
+            with model_files(Path(self._config.model).name):
+                checkpoint = open_checkpoint(self._config.model)
+                found = _BackgroundHash(checkpoint)
+                model = self._load(checkpoint)
+                _require_sha256(found.value(), self.model_sha256)
             model.bind(self._caches, self.max_model_len)
             self._model = model
 
@@ -264,12 +270,23 @@ def _load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
     checkpoint = open_checkpoint(config.model)
     if checkpoint.config.architecture not in BERT_ARCHITECTURES:
         runner = ModelRunner(config, progress, checkpoint)
+        _require_sha256(runner.model_sha256, config.model_sha256)
         defaults = sampling_defaults(checkpoint.path, checkpoint.metadata)
         return LoadedModel(runner, runner.tokenizer, runner.model_sha256, sampling_defaults=defaults)
     device = resolve_device(config.device)
     encoder = SentenceEncoder(checkpoint, config, device, DTYPES.get(config.dtype, torch.float32))
+    found = checkpoint.sha256()
+    _require_sha256(found, config.model_sha256)
     progress("ready", 100.0)
-    return LoadedModel(encoder, encoder.tokenizer, checkpoint.sha256(), encoder)
+    return LoadedModel(encoder, encoder.tokenizer, found, encoder)
+
+
+def _require_sha256(found: str, expected: str | None) -> None:
+    if expected is not None and found != expected.lower():
+        raise WeightsMismatch(
+            f"the model's files have the SHA-256 {found}, expected {expected.lower()}",
+            hint="the files are damaged or were replaced: fetch the model again (a demo model: `esclusa models fetch`)",
+        )
 
 
 def _refuse_unsupported(config: EngineConfig) -> None:

@@ -28,8 +28,8 @@ _MOST_THREADS = 8
 
 def dequantize(raw: Bytes, quant: QuantType, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     """`raw` uint8 [bytes] -> [shape] in `dtype`. Arithmetic is float32, rounded once at the end."""
-    if quant in _PLAIN:
-        return torch.from_numpy(raw.copy()).view(_PLAIN[quant]).view(shape).to(dtype)
+    if quant in PLAIN:
+        return torch.from_numpy(raw.copy()).view(PLAIN[quant]).view(shape).to(dtype)
     weights, nbytes = BLOCK_LAYOUT[quant]
     blocks = raw.reshape(-1, nbytes)
     out = torch.empty(len(blocks), weights, dtype=dtype)
@@ -146,7 +146,8 @@ def _q6_k(blocks: Bytes) -> Floats:
     return _scaled(codes.reshape(-1, 16, 16), 32, scales[:, :, None]).reshape(len(blocks), 256)
 
 
-_PLAIN = {QuantType.F32: torch.float32, QuantType.F16: torch.float16, QuantType.BF16: torch.bfloat16}
+PLAIN = {QuantType.F32: torch.float32, QuantType.F16: torch.float16, QuantType.BF16: torch.bfloat16}
+"""Encodings without blocks -> the type of their numbers."""
 _DECODERS: dict[QuantType, Callable[[Bytes], Floats]] = {
     QuantType.Q4_0: _q4_0,
     QuantType.Q4_1: _q4_1,

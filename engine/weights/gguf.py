@@ -18,6 +18,7 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel, WeightsMismatch
 from engine.weights.dequantize import dequantize
+from engine.weights.finite import require_finite, require_finite_encoded
 from engine.weights.gguf_file import GgufFile, TensorEntry, read_gguf
 from kernels.contracts import QuantizedWeight
 
@@ -90,13 +91,22 @@ class GgufWeights:
         return self._entries[name].nbytes
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
-        entry = self._entries[name]
-        return self._restore(name, dequantize(self._raw(entry), entry.type, entry.shape, dtype))
+        """Raises WeightsMismatch for numbers that are not finite, in the file or in `dtype`."""
+        entry, raw = self._entries[name], self._raw(self._entries[name])
+        require_finite_encoded(name, raw, entry.type)
+        tensor = dequantize(raw, entry.type, entry.shape, dtype)
+        if dtype == torch.float16:  # too narrow for what the others hold
+            require_finite(name, tensor)
+        return self._restore(name, tensor)
 
     def read_codes(self, name: str) -> QuantizedWeight:
-        """The blocks of a matrix as they are in the file, rows in the model's order."""
-        entry = self._entries[name]
-        rows = torch.from_numpy(self._raw(entry)).view(entry.shape[0], -1)
+        """The blocks of a matrix as they are in the file, rows in the model's order.
+
+        Raises WeightsMismatch for numbers or scales that are not finite.
+        """
+        entry, raw = self._entries[name], self._raw(self._entries[name])
+        require_finite_encoded(name, raw, entry.type)
+        rows = torch.from_numpy(raw).view(entry.shape[0], -1)
         return QuantizedWeight(self._restore(name, rows).clone(), entry.type.name, entry.shape[1])
 
     def _raw(self, entry: TensorEntry) -> NDArray[np.uint8]:
@@ -244,4 +254,6 @@ def _rope_scaling(file: GgufFile, architecture: str) -> dict[str, Any]:
 
 def _read_floats(file: GgufFile, name: str) -> list[float]:
     entry = file.tensors[name]
-    return [float(x) for x in np.fromfile(file.path, dtype=np.float32, count=entry.nbytes // 4, offset=entry.offset)]
+    numbers = np.fromfile(file.path, dtype=np.float32, count=entry.nbytes // 4, offset=entry.offset)
+    require_finite(name, torch.from_numpy(numbers))
+    return [float(number) for number in numbers]

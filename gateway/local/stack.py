@@ -108,6 +108,7 @@ def _card(asset: ModelAsset, path: Path) -> ModelSettings:
         id=asset.id,
         tier="small" if asset.tier == "small" else "large",
         path=str(path),
+        sha256=asset.sha256,
         context_window=DEMO_CONTEXT_WINDOW,
         labels={"hosting": "local", "license": asset.license},
         temperature=temperature,

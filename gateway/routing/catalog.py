@@ -51,6 +51,10 @@ def catalog_from(settings: Settings) -> ModelCatalog:
 def _card(model: ModelSettings, settings: Settings) -> ModelCard:
     if model.path is not None and model.upstream is not None:
         raise ConfigError(f"model `{model.id}` has both `path` and `upstream`", hint="give exactly one of them")
+    if model.sha256 is not None and model.path is None:
+        raise ConfigError(
+            f"model `{model.id}` has a `sha256` and no `path`", hint="the hash is of files loaded here; drop it"
+        )
     if model.upstream is not None and model.upstream not in settings.upstreams:
         nearest = get_close_matches(model.upstream, list(settings.upstreams), n=1)
         raise ConfigError(

@@ -12,10 +12,11 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 
 from engine.errors import EngineError
 from engine.weights.loader import open_checkpoint
+from engine.weights.untrusted import model_files
 from tests.fakes.tiny_model import byte_tokenizer, write_tiny_model
 from tests.fuzz.conftest import Budget
 
@@ -83,3 +84,62 @@ def test_every_file_of_the_corpus_is_refused_by_a_typed_error(corpus: Path, tmp_
         target.write_bytes(bytes.fromhex(file.read_text()))
         with pytest.raises(EngineError):
             open_checkpoint(target)
+
+
+CONFIG: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "vocab_size": 10,
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "eos_token_id": 2,
+}
+TENSOR = "model.norm.weight"
+
+
+def read_all(directory: Path) -> None:
+    """Take the tensor as a model does, and require that there is no other."""
+    checkpoint = open_checkpoint(directory)
+    with model_files(directory.name):
+        checkpoint.take(TENSOR, (16,), torch.float32)
+        checkpoint.finish()
+
+
+def directory_with(tmp_path: Path, weights: bytes, index: bytes | None = None) -> Path:
+    """A model directory, and beside it a file that no index may name."""
+    directory = tmp_path / "model"
+    directory.mkdir(parents=True)
+    (directory / "config.json").write_text(json.dumps(CONFIG))
+    (directory / "model.safetensors").write_bytes(weights)
+    (tmp_path / "model.safetensors").write_bytes(weights)
+    if index is not None:
+        (directory / "model.safetensors.index.json").write_bytes(index)
+    return directory
+
+
+def test_the_directory_that_the_corpus_damages_loads(tmp_path: Path) -> None:
+    weights = save({TENSOR: torch.ones(16)})
+    read_all(directory_with(tmp_path / "one", weights))
+    index = json.dumps({"weight_map": {TENSOR: "model.safetensors"}}).encode()
+    read_all(directory_with(tmp_path / "sharded", weights, index))
+
+
+def test_every_safetensors_file_of_the_corpus_is_refused_by_a_typed_error(corpus: Path, tmp_path: Path) -> None:
+    files = sorted((corpus / "safetensors").glob("*.hex"))
+    assert len(files) >= 30
+    for file in files:
+        with pytest.raises(EngineError) as refused:
+            read_all(directory_with(tmp_path / file.stem, bytes.fromhex(file.read_text())))
+        assert len(str(refused.value)) < 500, file.stem
+
+
+def test_every_index_of_the_corpus_is_refused_by_a_typed_error(corpus: Path, tmp_path: Path) -> None:
+    files = sorted((corpus / "safetensors" / "index").glob("*.json"))
+    assert len(files) >= 10
+    weights = save({TENSOR: torch.ones(16)})
+    for file in files:
+        with pytest.raises(EngineError) as refused:
+            read_all(directory_with(tmp_path / file.stem, weights, file.read_bytes()))
+        assert len(str(refused.value)) < 500, file.stem

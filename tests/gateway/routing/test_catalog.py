@@ -64,6 +64,7 @@ def test_an_upstream_model_names_its_upstream_as_backend() -> None:
         ((SMALL, ModelSettings(id="auto", path="/m")), "two models are named `auto`"),
         ((ModelSettings(id="m", path="/m", upstream="vllm"),), "both `path` and `upstream`"),
         ((ModelSettings(id="m", upstream="vlm"),), "did you mean `vllm`"),
+        ((ModelSettings(id="m", upstream="vllm", sha256="a" * 64),), "`sha256` and no `path`"),
     ],
 )
 def test_mistakes_end_the_start_with_what_was_found(models: tuple[ModelSettings, ...], message: str) -> None:
