@@ -23,6 +23,7 @@ from gateway.admin.recording import changing
 from gateway.errors import InvalidRequest, NotFound, Unavailable
 from gateway.flow.values import LimitRule, Principal
 from gateway.limits.claim import BoundRule, Tally
+from gateway.limits.dimensions import DIMENSIONS, Dimension, Quantity
 from gateway.limits.service import LimitService
 from gateway.limits.store import StoreUnavailable
 from gateway.limits.windows import is_rate
@@ -30,7 +31,6 @@ from gateway.limits.windows import is_rate
 NOBODY = "-"
 USER_FORM = "`<issuer>#<subject>`"
 Name = Annotated[str | None, Query(min_length=1, max_length=1024)]
-Quantity = Literal["requests", "tokens", "tokens_in", "tokens_out", "cost_micro", "concurrent"]
 
 
 class Whose(AdminBody):
@@ -204,14 +204,6 @@ def _unavailable(error: StoreUnavailable) -> Unavailable:
 
 def _window(bound: BoundRule, tally: Tally) -> WindowView:
     rule = bound.rule
-    counted: tuple[tuple[Quantity, int | None, int, int], ...] = (
-        ("requests", rule.requests, tally.requests, 0),
-        ("tokens", rule.tokens, tally.used_in + tally.used_out, tally.held_in + tally.held_out),
-        ("tokens_in", rule.tokens_in, tally.used_in, tally.held_in),
-        ("tokens_out", rule.tokens_out, tally.used_out, tally.held_out),
-        ("cost_micro", rule.cost_micro, tally.used_cost, tally.held_cost),
-        ("concurrent", rule.concurrent, 0, tally.in_flight),
-    )
     return WindowView(
         limit_id=rule.id,
         scope=rule.scope,
@@ -221,11 +213,18 @@ def _window(bound: BoundRule, tally: Tally) -> WindowView:
         starts_at=datetime.fromtimestamp(bound.window.start_ms / 1000, UTC),
         resets_at=datetime.fromtimestamp(bound.window.end_ms / 1000, UTC),
         quantities=[
-            QuantityView(quantity=name, limit=limit, used=used, held=held, remaining=max(0, limit - used - held))
-            for name, limit, used, held in counted
-            if limit is not None
+            _quantity(dimension, limit, tally)
+            for dimension in DIMENSIONS
+            if (limit := getattr(rule, dimension.name)) is not None
         ],
         currency=rule.currency if rule.cost_micro is not None else None,
+    )
+
+
+def _quantity(dimension: Dimension, limit: int, tally: Tally) -> QuantityView:
+    used, held = tally.used(dimension), tally.held(dimension)
+    return QuantityView(
+        quantity=dimension.name, limit=limit, used=used, held=held, remaining=max(0, limit - used - held)
     )
 
 
@@ -243,7 +242,7 @@ def _written(access: AccessService) -> list[tuple[str, dict[str, str], LimitRule
 
 def _budget(written: tuple[str, dict[str, str], LimitRule]) -> BudgetView:
     description, scope, rule = written
-    names: tuple[Quantity, ...] = ("requests", "tokens", "tokens_in", "tokens_out", "cost_micro", "concurrent")
+    limits = {dimension.name: getattr(rule, dimension.name) for dimension in DIMENSIONS}
     return BudgetView(
         id=rule.id,
         description=description,
@@ -251,7 +250,7 @@ def _budget(written: tuple[str, dict[str, str], LimitRule]) -> BudgetView:
         kind="rate" if is_rate(rule) else "budget",
         window=_span(rule),
         tz=rule.tz,
-        quantities={name: limit for name in names if (limit := getattr(rule, name)) is not None},
+        quantities={name: limit for name, limit in limits.items() if limit is not None},
         currency=rule.currency,
         warn_at=list(rule.warn_at),
         on_store_error=rule.on_store_error,

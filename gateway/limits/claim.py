@@ -5,14 +5,13 @@ Pure. Knows the names of counters but not the store that keeps them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from gateway.flow.values import Estimate, LimitRule, ModelCard
+from gateway.flow.values import Estimate, LimitRule, ModelCard, Usage
+from gateway.limits.dimensions import COST, HELD, METERS, OUTPUT, PROMPT, REQUESTS, Dimension, Kind, Quantity
 from gateway.limits.windows import Window, is_rate, window_at
 
-Kind = Literal["requests", "tokens", "concurrency", "budget"]
 MICRO = 1_000_000
 MAX_BOUND = 50_000
 
@@ -32,6 +31,20 @@ class Claim:
     """Micro-units per million output tokens."""
     min_grant: int
     lease_ms: int
+
+    @property
+    def known(self) -> dict[str, int]:
+        """What it takes of each meter that no answer adds to."""
+        return {REQUESTS.name: 1, PROMPT.name: self.prompt_tokens}
+
+    def base(self, dimension: Dimension) -> int:
+        """What it takes of a dimension before the answer begins."""
+        known = self.known
+        return sum(known[meter.name] for meter in dimension.known)
+
+    def amounts(self, output_tokens: int) -> dict[str, int]:
+        """What it holds of each meter once so many output tokens are granted."""
+        return self.known | {OUTPUT.name: output_tokens, COST.name: self.cost_micro(output_tokens)}
 
     @property
     def free(self) -> bool:
@@ -140,7 +153,7 @@ class Refusal:
     limit: int
     ask: int
     previous: int = 0
-    quantity: Literal["requests", "tokens", "tokens_in", "tokens_out", "cost", "concurrent"] = "requests"
+    quantity: Quantity = "requests"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +170,22 @@ class Settlement:
     void: bool = False
     """True when nobody was told of the claim, which the store may have granted: its request does not count."""
 
+    @property
+    def amounts(self) -> dict[str, int]:
+        """What was used of each meter that requests hold."""
+        return {PROMPT.name: self.prompt_tokens, OUTPUT.name: self.completion_tokens, COST.name: self.cost_micro}
+
+
+def settlement_for(
+    claim_id: str, usage: Usage, cost_micro: int, bound: tuple[BoundRule, ...], *, unseen: bool
+) -> Settlement:
+    return Settlement(claim_id, usage.prompt_tokens, usage.completion_tokens, cost_micro, bound, unseen)
+
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """The state of one rule's counters: `used_*` is settled, `held_*` is claimed by requests in flight."""
+    """The state of one rule's counters: `used_*` is settled, `held_*` is claimed by requests in flight. Fields as in
+    `dimensions.METERS`."""
 
     requests: int = 0
     used_in: int = 0
@@ -170,3 +195,34 @@ class Tally:
     held_out: int = 0
     held_cost: int = 0
     in_flight: int = 0
+
+    def used(self, dimension: Dimension) -> int:
+        return sum([getattr(self, meter.used) for meter in dimension.meters])
+
+    def held(self, dimension: Dimension) -> int:
+        """Of a gauge, what is in flight."""
+        if not dimension.meters:
+            return self.in_flight
+        return sum([getattr(self, meter.held) for meter in dimension.meters if meter.held is not None])
+
+    def claimed(self, amounts: Mapping[str, int], rule: LimitRule) -> Tally:
+        """With a granted claim: held, or counted at once where the rule limits what is never given back."""
+        fields = {
+            (meter.held or meter.used): getattr(self, meter.held or meter.used) + amounts[meter.name]
+            for meter in METERS
+            if meter.held is not None or getattr(rule, meter.name) is not None
+        }
+        return replace(self, **fields)
+
+    def settled(self, held: Mapping[str, int], used: Mapping[str, int]) -> Tally:
+        """Without what a claim held and with what was used. Amounts by meter; what is left out is 0."""
+        fields = {}
+        for meter in HELD:
+            assert meter.held is not None
+            fields[meter.held] = getattr(self, meter.held) - held.get(meter.name, 0)
+            fields[meter.used] = getattr(self, meter.used) + used.get(meter.name, 0)
+        return replace(self, **fields)
+
+    def forgotten(self) -> Tally:
+        """With nothing used; what is held stays."""
+        return replace(self, **{meter.used: 0 for meter in METERS})

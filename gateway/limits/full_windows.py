@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from gateway.flow.values import LimitRule, LimitVerdict
 from gateway.limits.claim import BoundRule, Claim, Refusal
+from gateway.limits.dimensions import BY_NAME
 from gateway.limits.verdict import refused
 from gateway.limits.windows import carried_over, sliding_wait_ms
 from gateway.limits.wording import refusal_text
@@ -59,7 +60,7 @@ class FullWindows:
             return None
         for rule in limits:
             full = self._known(rule, now_s)
-            if full is None or full.refusal.quantity == "cost":
+            if full is None or _is_money(full.refusal):
                 continue
             if now_s < full.until_s or store_away:
                 return replace(full.verdict, retry_after_s=full.ends_s - now_s, degraded=store_away)
@@ -69,7 +70,7 @@ class FullWindows:
         """While the store is away: a budget of money that was seen spent, for whatever costs anything."""
         for rule in () if claim.free else limits:
             full = self._known(rule, now_s)
-            if full is not None and full.refusal.quantity == "cost":
+            if full is not None and _is_money(full.refusal):
                 refusal = replace(full.refusal, ask=claim.least_cost_micro, index=0)
                 return replace(refused(refusal, [full.bound], local=True), retry_after_s=full.ends_s - now_s)
         return None
@@ -99,8 +100,11 @@ def _full_for_ms(refusal: Refusal, bound: BoundRule) -> int:
 def _same_window(full: _Full, rule: LimitRule) -> bool:
     """Whether `rule` still sets the limit that was seen used up. What else it limits is another matter: the claim of a
     refused request asks for the number of requests alone."""
-    seen, quantity = full.bound.rule, full.refusal.quantity
+    seen = full.bound.rule
     if seen == rule:
         return True
-    limit = "cost_micro" if quantity == "cost" else quantity
-    return all(getattr(seen, name) == getattr(rule, name) for name in (limit, *_WINDOW))
+    return all(getattr(seen, name) == getattr(rule, name) for name in (full.refusal.quantity, *_WINDOW))
+
+
+def _is_money(refusal: Refusal) -> bool:
+    return BY_NAME[refusal.quantity].is_money

@@ -6,18 +6,18 @@ unlimited. Same arithmetic as `scripts/*.lua`; the property tests hold the two a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from gateway.flow.context import Clock
 from gateway.flow.values import LimitRule
 from gateway.limits.claim import BoundRule, Claim, Grant, Refusal, RuleBinder, Settlement, Tally, Tightest
+from gateway.limits.dimensions import DIMENSIONS
 from gateway.limits.look import Look
 from gateway.limits.windows import DAY_MS
 
-NOTHING = (0, 0, 0)
-QUANTITY_FIELDS = ("requests", "tokens", "tokens_in", "tokens_out", "cost_micro", "concurrent")
+NOTHING: Mapping[str, int] = {}
 
 
 @dataclass(slots=True)
@@ -29,9 +29,8 @@ class _Counter:
 @dataclass(frozen=True, slots=True)
 class _Lease:
     expires_ms: int
-    prompt: int
-    output: int
-    cost: int
+    held: Mapping[str, int]
+    """By meter."""
     keys: tuple[str, ...]
     concurrency_keys: tuple[str, ...]
 
@@ -41,9 +40,9 @@ def share_of(rule: LimitRule, replicas: int) -> LimitRule:
     if replicas <= 1:
         return rule
     shares = {
-        name: limit // replicas or min(limit, 1)
-        for name in QUANTITY_FIELDS
-        if (limit := getattr(rule, name)) is not None
+        dimension.name: limit // replicas or min(limit, 1)
+        for dimension in DIMENSIONS
+        if (limit := getattr(rule, dimension.name)) is not None
     }
     return replace(rule, **shares)
 
@@ -101,7 +100,7 @@ class LocalStore:
         for bound in self.binder.bind_all(rules, self._now_ms()):
             for key in filter(None, (bound.key, bound.previous_key)):
                 if (counter := self._counters.get(key)) is not None:
-                    counter.tally = replace(counter.tally, requests=0, used_in=0, used_out=0, used_cost=0)
+                    counter.tally = counter.tally.forgotten()
 
     # ------------------------------------------------------------------------------------------------
 
@@ -123,16 +122,9 @@ class LocalStore:
         granted = cap - cap % claim.choices
         if granted >= claim.output_tokens:
             clamp = None
-        cost = claim.cost_micro(granted)
+        amounts = claim.amounts(granted)
         for look in looks:
-            tally = look.tally
-            look.tally = replace(
-                tally,
-                requests=tally.requests + (look.bound.rule.requests is not None),
-                held_in=tally.held_in + claim.prompt_tokens,
-                held_out=tally.held_out + granted,
-                held_cost=tally.held_cost + cost,
-            )
+            look.tally = look.tally.claimed(amounts, look.bound.rule)
             self._counters[look.bound.key] = _Counter(
                 look.tally, look.bound.window.end_ms + look.bound.window.length_ms
             )
@@ -140,9 +132,7 @@ class LocalStore:
                 self._flying[look.bound.concurrency_key] = look.flying + 1
         self._leases[claim.id] = _Lease(
             now + claim.lease_ms,
-            claim.prompt_tokens,
-            granted,
-            cost,
+            amounts,
             tuple(bound.key for bound in bounds),
             tuple(bound.concurrency_key for bound in bounds if bound.concurrency_key is not None),
         )
@@ -152,8 +142,8 @@ class LocalStore:
             now_ms=now,
             output_tokens=granted,
             clamped_by=clamp,
-            requests=_tightest([(look.index, left) for look in after for left in look.requests_left()]),
-            tokens=_tightest([(look.index, left) for look in after for left in look.tokens_left()]),
+            requests=_tightest([(look.index, left) for look in after for left in look.left("requests")]),
+            tokens=_tightest([(look.index, left) for look in after for left in look.left("tokens")]),
             filled=tuple(
                 (look.index, permille / 1000)
                 for look in after
@@ -163,7 +153,7 @@ class LocalStore:
         return grant, bounds
 
     def settle_now(self, settlement: Settlement) -> bool:
-        used = (settlement.prompt_tokens, settlement.completion_tokens, settlement.cost_micro)
+        used = settlement.amounts
         if (lease := self._leases.pop(settlement.id, None)) is not None:
             self._finish(lease, used)
             return True
@@ -171,16 +161,6 @@ class LocalStore:
             self._book(late.keys, NOTHING, used)
             return True
         return False
-
-    def held(self) -> tuple[int, int, int, int]:
-        """`(leases, prompt tokens, output tokens, money)` in flight."""
-        leases = self._leases.values()
-        return (
-            len(leases),
-            sum(lease.prompt for lease in leases),
-            sum(lease.output for lease in leases),
-            sum(lease.cost for lease in leases),
-        )
 
     def _share(self, rule: LimitRule) -> LimitRule:
         known = self._shares.get((rule.id, rule.scope_key))
@@ -190,8 +170,8 @@ class LocalStore:
             known = self._shares[rule.id, rule.scope_key] = (rule, share_of(rule, self._replicas))
         return known[1]
 
-    def _finish(self, lease: _Lease, used: tuple[int, int, int]) -> None:
-        self._book(lease.keys, (lease.prompt, lease.output, lease.cost), used)
+    def _finish(self, lease: _Lease, used: Mapping[str, int]) -> None:
+        self._book(lease.keys, lease.held, used)
         for key in lease.concurrency_keys:
             left = self._flying.get(key, 0) - 1
             if left > 0:
@@ -199,19 +179,10 @@ class LocalStore:
             else:
                 self._flying.pop(key, None)
 
-    def _book(self, keys: Sequence[str], held: tuple[int, int, int], used: tuple[int, int, int]) -> None:
+    def _book(self, keys: Sequence[str], held: Mapping[str, int], used: Mapping[str, int]) -> None:
         for key in keys:
             if (counter := self._counters.get(key)) is not None:
-                tally = counter.tally
-                counter.tally = replace(
-                    tally,
-                    held_in=tally.held_in - held[0],
-                    held_out=tally.held_out - held[1],
-                    held_cost=tally.held_cost - held[2],
-                    used_in=tally.used_in + used[0],
-                    used_out=tally.used_out + used[1],
-                    used_cost=tally.used_cost + used[2],
-                )
+                counter.tally = counter.tally.settled(held, used)
 
     def _free_expired(self, now_ms: int, most: int) -> int:
         freed = 0

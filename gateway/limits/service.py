@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gateway.flow.context import Clock, IdSource
 from gateway.flow.values import Estimate, LimitRule, LimitVerdict, ModelCard, Reservation, Usage
 from gateway.limits.breaker import Breaker
-from gateway.limits.claim import BoundRule, Refusal, Settlement, Tally, claim_for
+from gateway.limits.claim import BoundRule, Refusal, Settlement, Tally, claim_for, settlement_for
 from gateway.limits.full_windows import FullWindows
 from gateway.limits.local import LocalStore
 from gateway.limits.settlements import PendingSettlements
@@ -177,14 +177,8 @@ class LimitService:
     async def settle(self, reservation: Reservation, usage: Usage, cost_micro: int) -> None:
         live = self._live.pop(reservation.id, None)
         local = reservation.store == "local"
-        settlement = Settlement(
-            id=reservation.id,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
-            cost_micro=cost_micro,
-            bound=live.bound if live is not None else (),
-            unseen=local,
-        )
+        bound = live.bound if live is not None else ()
+        settlement = settlement_for(reservation.id, usage, cost_micro, bound, unseen=local)
         if not reservation.limits:
             self._local.settle_now(settlement)
             return

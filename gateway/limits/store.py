@@ -5,18 +5,20 @@ One script per verb, one round trip per call; the server's clock decides. Knows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
+
+import orjson
 
 from gateway.flow.context import Clock
 from gateway.flow.values import LimitRule
-from gateway.limits.claim import BoundRule, Claim, Grant, Kind, Refusal, RuleBinder, Settlement, Tally, Tightest
+from gateway.limits.claim import BoundRule, Claim, Grant, Refusal, RuleBinder, Settlement, Tally, Tightest
+from gateway.limits.dimensions import DIMENSIONS, FIELDS, TALLY_FIELDS, Kind, Quantity, lua_dimensions, lua_meters
 from gateway.storage.valkey import Reply, ValkeyError, ValkeyLink, encode
 
 SCRIPTS = ("reserve", "settle", "renew", "sweep", "release", "reset")
-QUANTITIES = ("requests", "tokens", "tokens_in", "tokens_out", "cost", "concurrent")
-KINDS: tuple[Kind, ...] = ("requests", "tokens", "concurrency", "budget")
 ROLLS = 3
 SCANNED = 1000
 """Claims looked at in one call when those of a dead process are searched."""
@@ -78,20 +80,19 @@ class _Frame:
             names.append(bound.previous_key)
         if bound.concurrency_key is not None:
             names.append(bound.concurrency_key)
-        limits = (rule.requests, rule.tokens, rule.tokens_in, rule.tokens_out, rule.cost_micro, rule.concurrent)
-        warn = min(rule.warn_at, default=2.0)
-        fields = (
-            window.start_ms,
-            window.end_ms,
-            *(-1 if limit is None else limit for limit in limits),
-            int(bound.rate),
-            int(bound.previous_key is not None),
-            round(warn * 1000),
-        )
+        limits = {dimension.name: getattr(rule, dimension.name) for dimension in DIMENSIONS}
+        fields: dict[str, object] = {
+            "start": window.start_ms,
+            "finish": window.end_ms,
+            "rate": bound.rate,
+            "sliding": bound.previous_key is not None,
+            "warn": round(min(rule.warn_at, default=2.0) * 1000),
+            **{name: limit for name, limit in limits.items() if limit is not None},
+        }
         self.bound = bound
         self.count = len(names)
         self.keys = encode(*names)
-        self.argument = encode(" ".join(map(str, fields)))
+        self.argument = encode(_json(fields))
 
 
 class ValkeyStore:
@@ -128,10 +129,17 @@ class ValkeyStore:
         await self._link.close()
 
     async def reserve(self, claim: Claim, rules: Sequence[LimitRule]) -> tuple[Grant | Refusal, tuple[BoundRule, ...]]:
-        arguments = encode(
-            f"{claim.id} {claim.prompt_tokens} {claim.output_tokens} {claim.choices} {claim.fixed_cost} "
-            f"{claim.price_out} {claim.min_grant} {claim.lease_ms}"
-        )
+        fields = {
+            "id": claim.id,
+            "most": claim.output_tokens,
+            "choices": claim.choices,
+            "fixed": claim.fixed_cost,
+            "price": claim.price_out,
+            "floor": claim.min_grant,
+            "lease": claim.lease_ms,
+            **claim.known,
+        }
+        arguments = encode(_json(fields))
         for _ in range(ROLLS):
             frames = self._frames_of(rules)
             keys, count = self._keys(frames)
@@ -146,10 +154,8 @@ class ValkeyStore:
     async def settle(self, settlement: Settlement, *, timeout_s: float | None = None) -> bool:
         frames = [self._frame(bound) for bound in settlement.bound] if settlement.unseen else []
         keys, count = self._keys(frames)
-        arguments = encode(
-            f"{settlement.id} {settlement.prompt_tokens} {settlement.completion_tokens} {settlement.cost_micro} "
-            f"{2 if settlement.void else int(settlement.unseen)}"
-        )
+        unseen = 2 if settlement.void else int(settlement.unseen)
+        arguments = encode(_json({"id": settlement.id, "unseen": unseen, **settlement.amounts}))
         parts = [keys, arguments, *[frame.argument for frame in frames]]
         limit_s = self._timeout_s * 0.8 if timeout_s is None else timeout_s
         return await self._script("settle", count, parts, 1 + len(frames), limit_s) == 1
@@ -178,11 +184,12 @@ class ValkeyStore:
     async def read(self, rules: Sequence[LimitRule]) -> tuple[tuple[BoundRule, Tally], ...]:
         tallies = []
         for bound in self.binder.bind_all(rules, self._now_ms()):
-            fields = await self._call("HMGET", bound.key, "r", "ui", "uo", "uc", "hi", "ho", "hc")
+            fields = await self._call("HMGET", bound.key, *FIELDS)
             flying = await self._call("GET", bound.concurrency_key) if bound.concurrency_key else None
             values = [int(value) if isinstance(value, bytes) else 0 for value in _list(fields)]
-            values.append(int(flying) if isinstance(flying, bytes) else 0)
-            tallies.append((bound, Tally(*values)))
+            in_flight = int(flying) if isinstance(flying, bytes) else 0
+            counted = dict(zip(TALLY_FIELDS, values, strict=True))
+            tallies.append((bound, Tally(**counted, in_flight=in_flight)))
         return tuple(tallies)
 
     async def reset(self, rules: Sequence[LimitRule]) -> None:
@@ -248,8 +255,9 @@ class ValkeyStore:
 def _outcome(answer: str) -> Grant | Refusal:
     fields = answer.split(" ")
     if fields[0] == "N":
-        now, kind, index, used, held, limit, ask, previous, quantity = map(int, fields[1:10])
-        return Refusal(now, KINDS[kind], index, used, held, limit, ask, previous, QUANTITIES[quantity])  # type: ignore[arg-type]
+        now, index, used, held, limit, ask, previous = map(int, (fields[1], *fields[3:9]))
+        kind, quantity = cast(Kind, fields[2]), cast(Quantity, fields[9])
+        return Refusal(now, kind, index, used, held, limit, ask, previous, quantity)
     now, output, clamp, request_index, request_left, token_index, token_left = map(int, fields[1:8])
     filled = tuple(
         (int(index), int(permille) / 1000)
@@ -267,7 +275,15 @@ def _outcome(answer: str) -> Grant | Refusal:
 
 def _read_script(name: str) -> str:
     folder = Path(__file__).with_name("scripts")
-    return (folder / "lease.lua").read_text("utf-8") + (folder / f"{name}.lua").read_text("utf-8")
+    shared, script = ((folder / f"{part}.lua").read_text("utf-8") for part in ("lease", name))
+    return lua_meters() + shared + (lua_dimensions() if name == "reserve" else "") + script
+
+
+def _json(fields: Mapping[str, object]) -> bytes:
+    try:
+        return orjson.dumps(fields)
+    except TypeError:  # an absurd amount beyond 64 bits; the scripts count in doubles
+        return json.dumps(fields).encode()
 
 
 def _text(reply: Reply) -> str:

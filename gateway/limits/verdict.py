@@ -7,11 +7,14 @@ from datetime import datetime, timedelta
 
 from gateway.flow.values import Headroom, LimitRule, LimitVerdict, ModelCard, Reservation
 from gateway.limits.claim import BoundRule, Claim, Grant, Refusal
+from gateway.limits.dimensions import BY_NAME, WINDOWED
 from gateway.limits.windows import carried_over, sliding_wait_ms
 from gateway.limits.wording import refusal_text, scope_text, span_text
 
 BUSY_S = 1.0
 """How soon to try again for a slot or for tokens that requests in flight may give back."""
+SHOWN_TOKENS = tuple(one.name for one in sorted(WINDOWED, key=lambda one: not one.grows) if one.headroom == "tokens")
+"""Of a rule with several limits of tokens, the one to show: what the answer counts in before what it does not."""
 
 
 def granted(
@@ -40,9 +43,10 @@ def refused(refusal: Refusal, bound: Sequence[BoundRule], *, local: bool) -> Lim
     retry_s = retry_after_s(refusal, bound[refusal.index])
     left = max(0, refusal.limit - refusal.used - refusal.held)
     reset_s = (window.end_ms - refusal.now_ms) / 1000
-    if refusal.quantity == "requests":
+    shown = BY_NAME[refusal.quantity].headroom
+    if shown == "requests":
         headroom = Headroom(limit_requests=refusal.limit, remaining_requests=left, reset_requests_s=reset_s)
-    elif refusal.quantity in {"tokens", "tokens_in", "tokens_out"}:
+    elif shown == "tokens":
         headroom = Headroom(limit_tokens=refusal.limit, remaining_tokens=left, reset_tokens_s=reset_s)
     else:
         headroom = Headroom()
@@ -113,7 +117,7 @@ def headroom_of(grant: Grant, bound: Sequence[BoundRule]) -> Headroom:
         reset_requests = (bound[requests.index].window.end_ms - grant.now_ms) / 1000
     if tokens is not None:
         rule = bound[tokens.index].rule
-        limit_tokens = next((n for n in (rule.tokens, rule.tokens_out, rule.tokens_in) if n is not None), None)
+        limit_tokens = next((limit for name in SHOWN_TOKENS if (limit := getattr(rule, name)) is not None), None)
         remaining_tokens = max(0, tokens.remaining)
         reset_tokens = (bound[tokens.index].window.end_ms - grant.now_ms) / 1000
     return Headroom(limit_requests, remaining_requests, reset_requests, limit_tokens, remaining_tokens, reset_tokens)

@@ -7,15 +7,8 @@ from zoneinfo import ZoneInfo
 
 from gateway.flow.values import LimitRule
 from gateway.limits.claim import MICRO, Refusal
+from gateway.limits.dimensions import BY_NAME
 from gateway.limits.windows import Window
-
-UNITS = {
-    "requests": "requests",
-    "tokens": "tokens",
-    "tokens_in": "prompt tokens",
-    "tokens_out": "output tokens",
-    "concurrent": "requests at once",
-}
 
 
 def refusal_text(rule: LimitRule, window: Window, refusal: Refusal, *, measured: bool = True) -> str:
@@ -26,12 +19,12 @@ def refusal_text(rule: LimitRule, window: Window, refusal: Refusal, *, measured:
     used, limit, ask = (amount_text(rule, refusal, value) for value in (refusal.used, refusal.limit, refusal.ask))
     held = f", {amount_text(rule, refusal, refusal.held)} held by requests in flight" if refusal.held else ""
     needs = "" if refusal.quantity == "requests" or not measured else f"; this request needs at least {ask}"
-    unit = rule.currency if refusal.quantity == "cost" else UNITS[refusal.quantity]
+    unit = BY_NAME[refusal.quantity].unit or rule.currency
     return f"{scope} is reached: {used} of {limit} {unit} used{held}{needs}. It resets at {reset_text(rule, window)}."
 
 
 def amount_text(rule: LimitRule, refusal: Refusal, value: int) -> str:
-    if refusal.quantity != "cost":
+    if not BY_NAME[refusal.quantity].is_money:
         return f"{value:,}"
     return money_text(value, rule.currency).removesuffix(f" {rule.currency}")
 

@@ -146,7 +146,7 @@ class Pair:
             assert [tally.held_in, tally.held_out, tally.held_cost] == in_flight.get(bound.key, [0, 0, 0])
             if bound.concurrency_key is not None:
                 assert [tally.in_flight] == in_flight.get(bound.concurrency_key, [0])
-        assert self.model.held()[0] == len(self.live)
+        assert len(self.model._leases) == len(self.live)
 
 
 async def run(url: str, chosen: list[LimitRule], before: tuple[int, int], plan: list[Step]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.access.decision.compiled_policy import CompiledLimit, Snapshot
 from gateway.access.decision.effective_subject import EffectiveSubject
 from gateway.access.document.departments import folded
-from gateway.access.document.model import SCOPE_FIELDS, Limit
+from gateway.access.document.model import COUNTS, SCOPE_FIELDS, Limit
 from gateway.access.document.patterns import ModelSelector, compile_pattern
 from gateway.flow.values import LimitRule, ModelCard, Principal
 
@@ -156,7 +156,7 @@ def _quantities(limit: Limit) -> Iterator[tuple[str, Any]]:
     yield "window_s", limit.seconds
     yield "cost_micro", None if cost is None else round(cost * 1_000_000)
     yield "warn_at", tuple(sorted(limit.warn_at))
-    for name in ("tz", "requests", "tokens", "tokens_in", "tokens_out", "concurrent", "currency"):
+    for name in ("tz", *COUNTS, "currency"):
         yield name, getattr(limit, name)
     yield "on_store_error", limit.on_store_error
     yield "sliding", limit.sliding

@@ -269,6 +269,10 @@ class LimitScope(Part):
         return self
 
 
+COUNTS = ("requests", "tokens", "tokens_in", "tokens_out", "concurrent")
+"""The fields of a `Limit` that are plain counts; money is written in a currency and compiled to `cost_micro`."""
+
+
 class Limit(Part):
     id: Name
     description: Text = ""
@@ -292,8 +296,7 @@ class Limit(Part):
 
     @model_validator(mode="after")
     def _quantity(self) -> Self:
-        quantities = (self.requests, self.tokens, self.tokens_in, self.tokens_out, self.concurrent, self.cost)
-        if self.cost_eur is None and all(quantity is None for quantity in quantities):
+        if all(getattr(self, name) is None for name in (*COUNTS, "cost", "cost_eur")):
             raise ValueError("limits nothing; expected `requests`, `tokens`, `concurrent` or `cost`")
         if self.cost_eur is not None and (self.cost is not None or self.currency != "EUR"):
             raise ValueError("`cost_eur` cannot stand beside `cost` or another currency")

@@ -12,11 +12,12 @@ from datetime import UTC, datetime, timedelta
 from gateway.access.decision.compiled_policy import Snapshot
 from gateway.access.decision.effective_subject import effective_subject, principal_key
 from gateway.access.decision.quotas import limits_for
+from gateway.access.document.model import COUNTS
 from gateway.flow.values import LimitRule, ModelCard, Principal
 
 LAST = datetime(9990, 1, 1, tzinfo=UTC)
 """After every expiry that anybody means."""
-_QUANTITIES = ("requests", "tokens", "tokens_in", "tokens_out", "concurrent", "cost_micro")
+_QUANTITIES = (*COUNTS, "cost_micro")
 _COUNTER = ("scope", "window", "window_s", "tz", "currency")
 _LENIENCE = ("deny", "local", "allow")
 

@@ -3,7 +3,7 @@
 -- Returns how many there were.
 local released = 0
 for i = 1, #ARGV do
-  local packed = finish(ARGV[i], 0, 0, 0)
+  local packed = finish(ARGV[i])
   if packed then
     redis.call('SET', KEYS[2] .. ':late:' .. ARGV[i], packed, 'PX', DAY)
     released = released + 1

@@ -5,7 +5,7 @@ for i = 2, #ARGV do
   local packed = redis.call('HGET', KEYS[2], ARGV[i])
   if packed then
     redis.call('ZADD', KEYS[1], expiry, ARGV[i])
-    for _, key in ipairs(cmsgpack.unpack(packed)[5]) do redis.call('PEXPIRE', key, 3 * lease) end
+    for _, key in ipairs(cmsgpack.unpack(packed)[GAUGES]) do redis.call('PEXPIRE', key, 3 * lease) end
     renewed = renewed + 1
   end
 end

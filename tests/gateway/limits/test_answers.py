@@ -96,7 +96,7 @@ def test_money_keeps_what_matters(micro: int, text: str) -> None:
 
 def test_a_money_refusal_states_used_held_limit_and_reset_in_local_time() -> None:
     limit = LimitRule("m", "department", "d", window="month", tz="Europe/Madrid", cost_micro=20_000_000)
-    refusal = Refusal(0, "budget", 0, 19_990_000, 5_000, 20_000_000, 12_000, 0, "cost")
+    refusal = Refusal(0, "budget", 0, 19_990_000, 5_000, 20_000_000, 12_000, 0, "cost_micro")
     end_ms = int(datetime(2026, 11, 30, 23, tzinfo=UTC).timestamp() * 1000)
     assert refusal_text(limit, Window("M2026-11", 0, end_ms), refusal) == (
         "The monthly limit of your department is reached: 19.99 of 20.00 EUR used, 0.005 held by requests in flight; "

@@ -181,6 +181,34 @@ async def test_the_next_request_frees_expired_claims_without_waiting_for_the_swe
     assert isinstance(await reserve(store, 2, limit), Grant)
 
 
+async def test_claims_and_counters_of_other_versions_are_settled(
+    store: ValkeyStore, valkey: redis.asyncio.Redis, prefix: str
+) -> None:
+    limit = rule(tokens=1000, concurrent=1)
+    (bound, _), *_ = await store.read([limit])
+    await valkey.hset(bound.key, mapping={"r": 0, "hi": 10, "ho": 20})  # a version that counts no money
+    await valkey.incr(bound.concurrency_key)
+    record = "return redis.call('HSET', KEYS[1], 'claim-1', cmsgpack.pack({10, 20, 4, {KEYS[2]}, {KEYS[3]}}))"
+    await valkey.eval(record, 3, f"{{{prefix}}}:lease", bound.key, bound.concurrency_key)
+    assert await store.settle(settlement(1, 10, 7, 3)) is True
+    assert await tally(store, limit) == Tally(used_in=10, used_out=7, used_cost=3)
+
+
+async def test_a_lease_record_keeps_the_places_that_other_versions_read(
+    store: ValkeyStore, valkey: redis.asyncio.Redis, prefix: str
+) -> None:
+    limit = rule(tokens=1000, concurrent=1)
+    await reserve(store, 1, limit, fixed_cost=4_000_000)
+    (bound, _), *_ = await store.read([limit])
+    places = "local r = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'claim-1')) return {r[1], r[2], r[3], r[4], r[5]}"
+    record = await valkey.eval(places, 1, f"{{{prefix}}}:lease")
+    assert record == [10, 20, 4, [bound.key.encode()], [bound.concurrency_key.encode()]]
+
+
+async def test_an_amount_beyond_64_bits_is_still_counted(store: ValkeyStore) -> None:
+    assert isinstance(await reserve(store, 1, rule(cost_micro=10), fixed_cost=10**30), Refusal)
+
+
 async def test_a_renewed_lease_is_not_swept(store: ValkeyStore, valkey: redis.asyncio.Redis, prefix: str) -> None:
     await reserve(store, 1, rule(tokens=1000))
     await valkey.zadd(f"{{{prefix}}}:leases", {"claim-1": 0})
