@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import WeightsMismatch
-from engine.weights.dequantize import PLAIN
-from engine.weights.gguf_file import BLOCK_LAYOUT, QuantType
+from kernels.gguf_formats import GgufFormat
 
 _CHUNK = 1 << 16
 _EXPONENTS: dict[torch.dtype, np.int16 | np.int32] = {
@@ -22,17 +21,6 @@ _EXPONENTS: dict[torch.dtype, np.int16 | np.int32] = {
     torch.float16: np.int16(0x7C00),
 }
 """The bits of a number's exponent, in an integer of the number's size."""
-_SCALES_AT: dict[QuantType, tuple[int, ...]] = {
-    QuantType.Q4_0: (0,),
-    QuantType.Q4_1: (0, 2),
-    QuantType.Q5_0: (0,),
-    QuantType.Q5_1: (0, 2),
-    QuantType.Q8_0: (0,),
-    QuantType.Q4_K: (0, 2),
-    QuantType.Q5_K: (0, 2),
-    QuantType.Q6_K: (208,),
-}
-"""Encoding -> the bytes of a block at which a float16 begins."""
 
 
 def require_finite(name: str, tensor: Tensor) -> None:
@@ -42,13 +30,13 @@ def require_finite(name: str, tensor: Tensor) -> None:
         raise _not_finite(name, overflows=tensor.dtype == torch.float16)
 
 
-def require_finite_encoded(name: str, raw: NDArray[np.uint8], quant: QuantType) -> None:
+def require_finite_encoded(name: str, raw: NDArray[np.uint8], form: GgufFormat) -> None:
     """The same for the bytes of a GGUF tensor: of a plain one every number, of blocks their scales and minima."""
-    if quant in PLAIN:
-        finite = _finite(raw, PLAIN[quant])
+    if form.dtype is not None:
+        finite = _finite(raw, getattr(torch, form.dtype))
     else:
-        blocks = raw.reshape(-1, BLOCK_LAYOUT[quant][1])
-        finite = all(_finite(blocks[:, at : at + 2], torch.float16) for at in _SCALES_AT[quant])
+        blocks = raw.reshape(-1, form.nbytes)
+        finite = all(_finite(blocks[:, at : at + 2], torch.float16) for at in form.halves_at)
     if not finite:
         raise _not_finite(name, overflows=False)
 

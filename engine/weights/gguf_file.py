@@ -10,12 +10,12 @@ from __future__ import annotations
 import mmap
 import struct
 from dataclasses import dataclass
-from enum import IntEnum
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from engine.errors import UnsupportedModel, WeightsMismatch
+from kernels.gguf_formats import BY_ID, FORMATS, UNREAD, GgufFormat
 
 _MAGIC = 0x46554747
 _DEFAULT_ALIGNMENT = 32
@@ -24,53 +24,13 @@ _STRING, _ARRAY = 8, 9
 _MOST_NESTED = 4
 
 
-class QuantType(IntEnum):
-    """The tensor encodings that we read."""
-
-    F32 = 0
-    F16 = 1
-    Q4_0 = 2
-    Q4_1 = 3
-    Q5_0 = 6
-    Q5_1 = 7
-    Q8_0 = 8
-    Q4_K = 12
-    Q5_K = 13
-    Q6_K = 14
-    BF16 = 30
-
-
-BLOCK_LAYOUT: dict[QuantType, tuple[int, int]] = {
-    QuantType.F32: (1, 4),
-    QuantType.F16: (1, 2),
-    QuantType.BF16: (1, 2),
-    QuantType.Q4_0: (32, 18),
-    QuantType.Q4_1: (32, 20),
-    QuantType.Q5_0: (32, 22),
-    QuantType.Q5_1: (32, 24),
-    QuantType.Q8_0: (32, 34),
-    QuantType.Q4_K: (256, 144),
-    QuantType.Q5_K: (256, 176),
-    QuantType.Q6_K: (256, 210),
-}
-"""Encoding -> (weights in a block, bytes of a block)."""
-
-
-UNREAD = {
-    **{9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S"},
-    **{20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"},
-    **{29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"},
-}
-"""Names of ggml's other encodings, for the refusal."""
-
-
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
     """`shape` is row major (outermost first, the reverse of the file); `offset` counts from the start of the file."""
 
     name: str
     shape: tuple[int, ...]
-    type: QuantType
+    type: GgufFormat
     offset: int
     nbytes: int
 
@@ -160,17 +120,16 @@ def _parse(path: Path, cursor: _Cursor, size: int) -> GgufFile:
     base = -(-cursor.at // alignment) * alignment
     tensors = {}
     for name, shape, kind, offset in entries:
-        if kind not in QuantType.__members__.values():
+        form = BY_ID.get(kind)
+        if form is None:
             raise UnsupportedModel(
                 f"tensor {name} has GGUF encoding {UNREAD.get(kind, kind)}",
-                hint=f"encodings read: {', '.join(QuantType.__members__)}",
+                hint=f"encodings read: {', '.join(FORMATS)}",
             )
-        quant = QuantType(kind)
-        weights, nbytes_block = BLOCK_LAYOUT[quant]
-        nbytes = prod(shape) // weights * nbytes_block
+        nbytes = prod(shape) // form.elements * form.nbytes
         if base + offset + nbytes > size:
             raise WeightsMismatch(f"{path.name} is cut short at tensor {name}", hint="fetch the file again")
-        tensors[name] = TensorEntry(name, shape, quant, base + offset, nbytes)
+        tensors[name] = TensorEntry(name, shape, form, base + offset, nbytes)
     return GgufFile(path, metadata, tensors)
 
 

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from kernels.contracts import KernelError, PackedLinear, QuantizedWeight, Weight, as_weights, check_quantization
-from kernels.cpu.grouped_weights import READERS, GroupedWeight, quantize_int4, regroup
+from kernels.cpu.grouped_weights import INT4_GROUP, GroupedWeight, quantize_int4, regroup
 from kernels.cpu.library import LinearStruct, is_bf16, lib, native
 from kernels.cpu.weight_memory import WeightMemory
+from kernels.gguf_formats import BLOCKS
 from kernels.reference.dequantize import dequantize
 
 KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "group4": 3, "group8": 4, "half": 5}
@@ -56,7 +57,7 @@ def pack_linear(
         raise KernelError(f"pack_linear: bias {tuple(bias.shape)}, expected ({outputs},)")
     struct = LinearStruct(n=outputs, k=inputs, group=INT8_GROUP)
     grouped = quantization == "int4" or (
-        quantization == "gguf" and all(isinstance(w, QuantizedWeight) and w.type in READERS for w in weights)
+        quantization == "gguf" and all(isinstance(w, QuantizedWeight) and w.type in BLOCKS for w in weights)
     )
     if grouped:
         tensors = _pack_groups(weights, struct)
@@ -177,10 +178,11 @@ def _pack_groups(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, .
 
 def _regroup_or_round(weight: QuantizedWeight) -> GroupedWeight:
     """The file's own codes where it has any; int4 of the widened weight otherwise."""
-    return regroup(weight) if weight.type in READERS else quantize_int4(dequantize(weight))
+    return regroup(weight) if weight.type in BLOCKS else quantize_int4(dequantize(weight))
 
 
 def _common_form(weights: list[Weight]) -> tuple[int, int]:
     """(group, bits) that hold every stacked weight exactly: the smallest group, the widest code."""
-    forms = [READERS[w.type][1:3] if isinstance(w, QuantizedWeight) and w.type in READERS else (32, 4) for w in weights]
+    rows = [BLOCKS.get(weight.type) if isinstance(weight, QuantizedWeight) else None for weight in weights]
+    forms = [(INT4_GROUP, 4) if row is None else (row.group, row.bits) for row in rows]
     return min(group for group, _ in forms), max(bits for _, bits in forms)

@@ -16,11 +16,12 @@ from kernels.cpu import build
 from kernels.cpu import linear as linear_module
 from kernels.cpu.library import lib
 from kernels.cpu.linear import _pack_float
-from kernels.reference.dequantize import FORMATS, dequantize
+from kernels.gguf_formats import BLOCKS
+from kernels.reference.dequantize import dequantize
 from tests.kernels.conftest import TOLERANCES, assert_near
 
 SHAPES = [(32, 64), (576, 1536), (123, 5), (5, 123), (781, 182)]
-BLOCK_TYPES = sorted(set(FORMATS) - {"F32", "F16", "BF16"})
+BLOCK_TYPES = sorted(BLOCKS)
 
 
 def gguf_rows(kind: str, rows: int, width: int) -> QuantizedWeight:
@@ -28,8 +29,7 @@ def gguf_rows(kind: str, rows: int, width: int) -> QuantizedWeight:
     quant = getattr(gguf.GGMLQuantizationType, kind)
     elements, size = gguf.GGML_QUANT_SIZES[quant]
     raw = np.random.default_rng(3).integers(0, 256, (rows, width // elements, size), dtype=np.uint8)
-    scales = {"Q4_1": (0, 2), "Q5_1": (0, 2), "Q4_K": (0, 2), "Q5_K": (0, 2), "Q6_K": (208,)}.get(kind, (0,))
-    for position in scales:
+    for position in BLOCKS[kind].halves_at:
         values = np.random.default_rng(4).uniform(1e-3, 2e-3, raw.shape[:2]).astype(np.float16)
         raw[..., position : position + 2] = values[..., None].view(np.uint8)
     return QuantizedWeight(torch.from_numpy(raw.reshape(rows, -1)), kind, width)

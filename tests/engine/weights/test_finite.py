@@ -14,14 +14,14 @@ from safetensors.torch import save_file
 
 from engine.errors import WeightsMismatch
 from engine.weights.finite import require_finite, require_finite_encoded
-from engine.weights.gguf_file import BLOCK_LAYOUT, QuantType
 from engine.weights.loader import open_checkpoint
-from tests.engine.weights.test_dequantize import HALVES, QUANTIZED, random_blocks
+from kernels.gguf_formats import FORMATS, GgufFormat
+from tests.engine.weights.test_dequantize import QUANTIZED, random_blocks
 from tests.engine.weights.test_safetensors import CONFIG
 
-PLAIN = {QuantType.F32: torch.float32, QuantType.F16: torch.float16, QuantType.BF16: torch.bfloat16}
+PLAIN = {FORMATS["F32"]: torch.float32, FORMATS["F16"]: torch.float16, FORMATS["BF16"]: torch.bfloat16}
 BAD = [float("nan"), float("inf"), float("-inf")]
-PLACES = [(quant, at) for quant in QUANTIZED for at in HALVES[quant]]
+PLACES = [(quant, at) for quant in QUANTIZED for at in quant.halves_at]
 
 
 @pytest.mark.parametrize("value", BAD, ids=str)
@@ -37,33 +37,33 @@ def test_a_number_that_is_not_finite_is_found_wherever_it_stands(dtype: torch.dt
 
 @pytest.mark.parametrize("value", BAD, ids=str)
 @pytest.mark.parametrize(("quant", "at"), PLACES, ids=[f"{quant.name}-{at}" for quant, at in PLACES])
-def test_a_scale_or_minimum_that_is_not_finite_is_found(quant: QuantType, at: int, value: float) -> None:
+def test_a_scale_or_minimum_that_is_not_finite_is_found(quant: GgufFormat, at: int, value: float) -> None:
     raw = random_blocks(quant, rows=7, blocks=3).ravel()
     require_finite_encoded("w", raw, quant)
-    size = BLOCK_LAYOUT[quant][1]
+    size = quant.nbytes
     for block in (0, 20):
         damaged = raw.copy()
         damaged[block * size + at : block * size + at + 2] = np.array([value], np.float16).view(np.uint8)
         with np.errstate(invalid="ignore"):
-            expected = gguf.quants.dequantize(damaged.reshape(7, -1), gguf.GGMLQuantizationType(int(quant)))
+            expected = gguf.quants.dequantize(damaged.reshape(7, -1), gguf.GGMLQuantizationType(quant.id))
         assert not np.isfinite(expected).all()
         with pytest.raises(WeightsMismatch, match="tensor w"):
             require_finite_encoded("w", damaged, quant)
 
 
 @pytest.mark.parametrize("quant", QUANTIZED, ids=lambda quant: quant.name)
-def test_finite_scales_make_finite_weights_whatever_the_codes(quant: QuantType) -> None:
+def test_finite_scales_make_finite_weights_whatever_the_codes(quant: GgufFormat) -> None:
     """What is not looked at, the codes, cannot make a weight that is not finite."""
     raw = random_blocks(quant, rows=16, blocks=8)
-    for at in HALVES[quant]:
-        blocks = raw.reshape(-1, BLOCK_LAYOUT[quant][1])
+    for at in quant.halves_at:
+        blocks = raw.reshape(-1, quant.nbytes)
         blocks[:, at : at + 2] = np.array([np.finfo(np.float16).max], np.float16).view(np.uint8)
     require_finite_encoded("w", raw.ravel(), quant)
-    assert np.isfinite(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(int(quant)))).all()
+    assert np.isfinite(gguf.quants.dequantize(raw, gguf.GGMLQuantizationType(quant.id))).all()
 
 
 @pytest.mark.parametrize("quant", PLAIN, ids=lambda quant: quant.name)
-def test_a_plain_tensor_of_a_gguf_file_is_read_number_by_number(quant: QuantType) -> None:
+def test_a_plain_tensor_of_a_gguf_file_is_read_number_by_number(quant: GgufFormat) -> None:
     values = torch.ones(100, dtype=PLAIN[quant])
     require_finite_encoded("w", values.view(torch.uint8).numpy(), quant)
     values[99] = float("nan")
@@ -72,12 +72,10 @@ def test_a_plain_tensor_of_a_gguf_file_is_read_number_by_number(quant: QuantType
 
 
 @pytest.mark.parametrize("quant", QUANTIZED, ids=lambda quant: quant.name)
-def test_a_stretch_of_random_bytes_over_blocks_is_found(quant: QuantType) -> None:
+def test_a_stretch_of_random_bytes_over_blocks_is_found(quant: GgufFormat) -> None:
     """One random float16 in 32 is not finite: of some hundred blocks none being so would take 10^-13 luck."""
     raw = random_blocks(quant, rows=40, blocks=40).ravel()
-    raw[: BLOCK_LAYOUT[quant][1] * 1000] = np.random.default_rng(0).integers(
-        0, 256, BLOCK_LAYOUT[quant][1] * 1000, dtype=np.uint8
-    )
+    raw[: quant.nbytes * 1000] = np.random.default_rng(0).integers(0, 256, quant.nbytes * 1000, dtype=np.uint8)
     with pytest.raises(WeightsMismatch, match="tensor w"):
         require_finite_encoded("w", raw, quant)
 
