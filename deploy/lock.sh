@@ -3,6 +3,8 @@
 #   pip install pip-tools && sh deploy/lock.sh
 # Run it with Python 3.11 on x86-64 Linux after changing dependencies, look at the difference, and commit it.
 #
+# For an image with a GPU add `--extra gpu` (triton) beside `--extra engine`.
+#
 # torch stands apart: each index serves a build of its own under one version (CPU, CUDA, ROCm), so its hash is true for
 # one build only. The lock names the CPU build for Python 3.11 on x86-64 Linux. For another build or machine replace the
 # version and hash in torch-cpu.lock by those that `pip download --no-deps torch==...` and `pip hash` give from your index.

@@ -127,7 +127,7 @@ def _probe_triton(device: torch.device) -> Availability:
     if device.type != "cuda":
         return Availability(False, f"device is {device.type}, not cuda")
     if importlib.util.find_spec("triton") is None:
-        return Availability(False, "the triton package is not installed")
+        return Availability(False, "the triton package is not installed (pip install 'esclusa[gpu]')")
     return Availability(True, detail=torch.cuda.get_device_name(device))
 
 

@@ -206,6 +206,18 @@ def test_the_lock_holds_every_dependency_in_a_version_that_is_asked_for() -> Non
     assert "hatchling" in locked("build.lock")
 
 
+def test_an_engine_on_a_cpu_installs_no_triton() -> None:
+    """Of about 0.9 GB, which nothing on a CPU imports."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {
+        name: {Requirement(text).name for text in texts} for name, texts in project["optional-dependencies"].items()
+    }
+    assert {name for name, packages in extras.items() if "triton" in packages} == {"gpu", "dev"}
+    assert "triton" not in {Requirement(text).name for text in project["dependencies"]} | set(
+        locked("requirements.lock")
+    )
+
+
 def test_locks_name_no_index() -> None:
     for file in (ROOT / "deploy").glob("*.lock"):
         assert not re.search(r"https?:|file:|--(extra-)?index-url|--find-links|--trusted-host", file.read_text()), file

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 from collections import Counter
 from pathlib import Path
@@ -104,6 +105,14 @@ def test_the_composed_stack_calls_the_chosen_op(counting: CountingBackend, refer
     assert counting.calls()[op] > 0
     for ours, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
+
+
+def test_a_gpu_without_triton_names_the_extra_that_brings_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "triton" else found(name))
+    availability = PROBES["triton"](torch.device("cuda"))
+    assert not availability.usable
+    assert "esclusa[gpu]" in availability.reason
 
 
 def test_a_fused_stack_is_chosen_only_with_all_of_its_parts(cpu: Ops, counting: CountingBackend) -> None:
