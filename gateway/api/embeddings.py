@@ -17,7 +17,7 @@ from gateway.api.render import ChatShape, extension
 from gateway.api.schemas import EmbeddingBody, requested
 from gateway.flow.answer import Answer
 from gateway.flow.pipeline import Pipeline
-from gateway.flow.values import ChatRequest
+from gateway.flow.values import ChatRequest, Vectors
 
 PATH = "/v1/embeddings"
 
@@ -30,7 +30,8 @@ class Embeddings(Inference):
     async def _whole(self, answer: Answer, send: Send) -> None:
         vectors: Sequence[Sequence[float]] = ()
         async for chunk in answer:
-            vectors = chunk.vectors or vectors
+            if isinstance(chunk, Vectors):
+                vectors = chunk.vectors
         exchange = answer.exchange
         encode = packed if exchange.request is not None and exchange.request.base64_vectors else list
         body: dict[str, Any] = {

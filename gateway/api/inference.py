@@ -18,7 +18,7 @@ from gateway.api.credentials import read_credential
 from gateway.api.disconnect_watcher import DisconnectWatcher
 from gateway.api.errors import error_body, error_object
 from gateway.api.headers import Headers, answer_headers, header_value
-from gateway.api.render import Parts, Shape, envelope, extension, usage_object, whole_answer
+from gateway.api.render import Collected, Shape, collect, envelope, extension, usage_object, whole_answer
 from gateway.api.sse import SSE_HEADERS, EventStream, frame
 from gateway.api.text_offsets import TextOffsets
 from gateway.errors import GatewayError, Unavailable
@@ -26,7 +26,7 @@ from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
 from gateway.flow.pipeline import Arrival, Pipeline, known
-from gateway.flow.values import ChatRequest, Chunk, Exchange
+from gateway.flow.values import ChatRequest, ChoiceEnd, Chunk, Delta, Exchange
 
 Parse = Callable[[object], ChatRequest]
 EVENT_STREAM = dict(SSE_HEADERS)[b"content-type"]
@@ -86,9 +86,9 @@ class Inference:
 
     async def _whole(self, answer: Answer, send: Send) -> None:
         request = known(answer.exchange.request)
-        choices = [Parts() for _ in range(request.params.n)]
+        choices = [Collected() for _ in range(request.params.n)]
         async for chunk in answer:
-            choices[chunk.index].add(chunk)
+            collect(choices, chunk)
         render = partial(_rendered, self._shape, answer.exchange, choices)
         long = sum(parts.evidence for parts in choices) > LONG_EVIDENCE
         body = await asyncio.to_thread(render) if long else render()
@@ -118,21 +118,27 @@ class Inference:
 
     def _frames(self, answer: Answer, head: dict[str, object], opened: dict[int, TextOffsets], chunk: Chunk) -> bytes:
         """The bytes of one chunk: its choice's opening when it is the first, then its delta."""
-        data = b""
-        if chunk.index not in opened:
-            opened[chunk.index] = TextOffsets()
-            opening = self._shape.opening(chunk.index)
+        if isinstance(chunk, ChoiceEnd):
+            delta, finish_reason, stop_cause = chunk.last, chunk.finish_reason, chunk.stop_cause
+        elif isinstance(chunk, Delta):
+            delta, finish_reason, stop_cause = chunk, None, None
+        else:
+            return b""
+        data, index = b"", delta.index
+        if index not in opened:
+            opened[index] = TextOffsets()
+            opening = self._shape.opening(index)
             if opening is not None:
                 data = frame({**head, "choices": [opening]})
-        if not chunk.text and not chunk.logprobs and chunk.finish_reason is None:
+        if not delta.text and not delta.logprobs and finish_reason is None:
             return data
-        body = {**head, "choices": [self._shape.delta(chunk, opened[chunk.index])]}
-        if chunk.stop_cause is not None:
-            body["x_esclusa"] = extension(answer.exchange, chunk.stop_cause)
+        body = {**head, "choices": [self._shape.delta(delta, finish_reason, opened[index])]}
+        if stop_cause is not None:
+            body["x_esclusa"] = extension(answer.exchange, stop_cause)
         return data + frame(body)
 
 
-def _rendered(shape: Shape, exchange: Exchange, choices: list[Parts]) -> bytes:
+def _rendered(shape: Shape, exchange: Exchange, choices: list[Collected]) -> bytes:
     body = orjson.dumps(whole_answer(shape, exchange, choices))
     choices.clear()  # to free what is long takes its time too
     return body

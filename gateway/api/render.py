@@ -11,7 +11,9 @@ from typing import Any, Protocol
 
 from gateway.api.headers import tells_cached_tokens
 from gateway.api.text_offsets import TextOffsets
-from gateway.flow.values import Chunk, Exchange, TokenLogprob
+from gateway.flow.deltas import content_of, delta_fields
+from gateway.flow.parts import message_fields
+from gateway.flow.values import ChoiceEnd, Chunk, Delta, Exchange, PromptLogprobs, TokenLogprob
 
 
 class Shape(Protocol):
@@ -21,9 +23,9 @@ class Shape(Protocol):
         """The choice of the frame that comes before a choice's first text, or None."""
         ...
 
-    def delta(self, chunk: Chunk, offsets: TextOffsets) -> dict[str, Any]: ...
+    def delta(self, delta: Delta, finish_reason: str | None, offsets: TextOffsets) -> dict[str, Any]: ...
 
-    def whole(self, index: int, parts: Parts) -> dict[str, Any]: ...
+    def whole(self, index: int, parts: Collected) -> dict[str, Any]: ...
 
     @property
     def id_prefix(self) -> str: ...
@@ -36,10 +38,10 @@ class Shape(Protocol):
 
 
 @dataclass(slots=True)
-class Parts:
+class Collected:
     """One choice as collected from its chunks."""
 
-    text: list[str] = field(default_factory=list)
+    deltas: list[Delta] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
     stop_cause: str | None = None
@@ -50,14 +52,27 @@ class Parts:
         """Tokens with log-probabilities."""
         return len(self.logprobs) + len(self.prompt_logprobs or ())
 
-    def add(self, chunk: Chunk) -> None:
-        if chunk.text:
-            self.text.append(chunk.text)
-        self.logprobs.extend(chunk.logprobs)
-        if chunk.finish_reason is not None:
-            self.finish_reason, self.stop_cause = chunk.finish_reason, chunk.stop_cause
-        if chunk.prompt_logprobs is not None:
-            self.prompt_logprobs = chunk.prompt_logprobs
+    @property
+    def text(self) -> str:
+        return "".join([delta.text for delta in self.deltas])
+
+    def add(self, delta: Delta) -> None:
+        if delta.text:
+            self.deltas.append(delta)
+        self.logprobs.extend(delta.logprobs)
+
+
+def collect(choices: Sequence[Collected], chunk: Chunk) -> None:
+    """The chunk in its choice. The prompt's log-probabilities are told with the first."""
+    match chunk:
+        case Delta():
+            choices[chunk.index].add(chunk)
+        case ChoiceEnd(last=last):
+            choice = choices[last.index]
+            choice.add(last)
+            choice.finish_reason, choice.stop_cause = chunk.finish_reason, chunk.stop_cause
+        case PromptLogprobs(entries=entries):
+            choices[0].prompt_logprobs = entries
 
 
 class ChatShape:
@@ -69,18 +84,19 @@ class ChatShape:
         delta = {"role": "assistant", "content": ""}
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
 
-    def delta(self, chunk: Chunk, offsets: TextOffsets) -> dict[str, Any]:  # noqa: ARG002
+    def delta(self, delta: Delta, finish_reason: str | None, offsets: TextOffsets) -> dict[str, Any]:  # noqa: ARG002
         return {
-            "index": chunk.index,
-            "delta": {"content": chunk.text} if chunk.text or chunk.finish_reason is None else {},
-            "logprobs": _chat_logprobs(chunk.logprobs) if chunk.logprobs else None,
-            "finish_reason": chunk.finish_reason,
+            "index": delta.index,
+            "delta": delta_fields(delta) if delta.text or finish_reason is None else {},
+            "logprobs": _chat_logprobs(delta.logprobs) if delta.logprobs else None,
+            "finish_reason": finish_reason,
         }
 
-    def whole(self, index: int, parts: Parts) -> dict[str, Any]:
+    def whole(self, index: int, parts: Collected) -> dict[str, Any]:
+        message = {"role": "assistant", "content": None, "refusal": None}
         return {
             "index": index,
-            "message": {"role": "assistant", "content": "".join(parts.text), "refusal": None},
+            "message": message | message_fields(content_of(parts.deltas)),
             "logprobs": _chat_logprobs(parts.logprobs) if parts.logprobs else None,
             "finish_reason": parts.finish_reason,
         }
@@ -94,18 +110,18 @@ class CompletionShape:
     def opening(self, index: int) -> dict[str, Any] | None:  # noqa: ARG002
         return None
 
-    def delta(self, chunk: Chunk, offsets: TextOffsets) -> dict[str, Any]:
+    def delta(self, delta: Delta, finish_reason: str | None, offsets: TextOffsets) -> dict[str, Any]:
         return {
-            "index": chunk.index,
-            "text": chunk.text,
-            "logprobs": _completion_logprobs(chunk.logprobs, offsets) if chunk.logprobs else None,
-            "finish_reason": chunk.finish_reason,
+            "index": delta.index,
+            "text": delta.text,
+            "logprobs": _completion_logprobs(delta.logprobs, offsets) if delta.logprobs else None,
+            "finish_reason": finish_reason,
         }
 
-    def whole(self, index: int, parts: Parts) -> dict[str, Any]:
+    def whole(self, index: int, parts: Collected) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": index,
-            "text": "".join(parts.text),
+            "text": parts.text,
             "logprobs": _completion_logprobs(parts.logprobs, TextOffsets()) if parts.logprobs else None,
             "finish_reason": parts.finish_reason,
         }
@@ -124,7 +140,7 @@ def envelope(shape: Shape, exchange: Exchange, *, streaming: bool) -> dict[str, 
     }
 
 
-def whole_answer(shape: Shape, exchange: Exchange, choices: Sequence[Parts]) -> dict[str, Any]:
+def whole_answer(shape: Shape, exchange: Exchange, choices: Sequence[Collected]) -> dict[str, Any]:
     body = envelope(shape, exchange, streaming=False)
     body["choices"] = [shape.whole(index, parts) for index, parts in enumerate(choices)]
     body["usage"] = usage_object(exchange)

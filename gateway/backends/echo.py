@@ -8,7 +8,16 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from gateway.flow.values import ChatRequest, Chunk, TokenLogprob, Usage
+from gateway.flow.values import (
+    ChatRequest,
+    ChoiceEnd,
+    Chunk,
+    Delta,
+    PromptLogprobs,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+)
 
 PIECE = 512
 """Prompt tokens a chunk: one chunk with all of a long prompt would hold the event loop."""
@@ -36,7 +45,7 @@ class EchoedAnswer:
         self._entries: tuple[TokenLogprob, ...] = ()
         self._unopened = set(range(request.params.n))
         self._read = False
-        self._held: list[Chunk] = []
+        self._held: list[Delta | ChoiceEnd] = []
         self._ready: deque[Chunk] = deque()
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
@@ -58,30 +67,39 @@ class EchoedAnswer:
 
     async def _arrived(self, chunk: Chunk) -> list[Chunk]:
         """The chunks that may leave now, in order."""
-        if not self._unopened:
-            return [chunk]
-        if not self._read:
-            if self._request.params.logprobs and chunk.index != 0:
-                self._held.append(chunk)
-                return []
-            self._read = True
-            self._text, self._entries = await asyncio.to_thread(self._prompt, chunk.prompt_logprobs or (None,))
-        if chunk.prompt_logprobs is not None:
-            asked = await asyncio.to_thread(_cut, chunk.prompt_logprobs, self._request.params.prompt_logprobs)
-            chunk = replace(chunk, prompt_logprobs=asked)
-        held, self._held = [*self._held, chunk], []
-        return [piece for one in held for piece in self._opened(one)]
+        match chunk:
+            case PromptLogprobs(entries=entries):
+                if not self._read:
+                    await self._read_prompt(entries)
+                asked = await asyncio.to_thread(_cut, entries, self._request.params.prompt_logprobs)
+                return [] if asked is None else [PromptLogprobs(asked)]
+            case Delta() | ChoiceEnd() if self._unopened:
+                if not self._read:
+                    if self._request.params.logprobs and chunk.index != 0:
+                        self._held.append(chunk)
+                        return []
+                    await self._read_prompt((None,))
+                held, self._held = [*self._held, chunk], []
+                return [piece for one in held for piece in self._opened(one)]
+        return [chunk]
 
-    def _opened(self, chunk: Chunk) -> list[Chunk]:
+    async def _read_prompt(self, values: Sequence[TokenLogprob | None]) -> None:
+        self._read = True
+        self._text, self._entries = await asyncio.to_thread(self._prompt, values)
+
+    def _opened(self, chunk: Delta | ChoiceEnd) -> list[Chunk]:
         """The chunk; before a choice's first one the prompt. Its text comes with tokens, as what is generated does."""
-        if chunk.index not in self._unopened:
+        index = chunk.index
+        if index not in self._unopened:
             return [chunk]
-        self._unopened.discard(chunk.index)
+        self._unopened.discard(index)
         parts = [self._entries[at : at + PIECE] for at in range(0, len(self._entries), PIECE)] or [()]
-        last = replace(chunk, text=self._text + chunk.text, logprobs=(*parts.pop(), *chunk.logprobs))
+        delta = chunk.last if isinstance(chunk, ChoiceEnd) else chunk
+        first = replace(delta, text=self._text + delta.text, logprobs=(*parts.pop(), *delta.logprobs))
         if not self._unopened:
             self._entries = ()
-        return [*[Chunk(index=chunk.index, logprobs=part) for part in parts], last]
+        before = [TextDelta(index, logprobs=part) for part in parts]
+        return [*before, replace(chunk, last=first) if isinstance(chunk, ChoiceEnd) else first]
 
     def _prompt(self, values: Sequence[TokenLogprob | None]) -> tuple[str, tuple[TokenLogprob, ...]]:
         """The prompt's text and the entry of each of its tokens. The first has no log-probability."""

@@ -16,7 +16,17 @@ from gateway.errors import (
     Unavailable,
     UpstreamFailed,
 )
-from gateway.flow.values import Chunk, GenerationParams, Signals, TokenLogprob, Usage
+from gateway.flow.values import (
+    ChoiceEnd,
+    Chunk,
+    GenerationParams,
+    PromptLogprobs,
+    Signals,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+    UsageReport,
+)
 from gateway.settings import ModelSettings
 
 FINISH = {"stop": "stop", "length": "length", "deadline": "length", "abort": "abort", "error": "abort"}
@@ -95,28 +105,29 @@ def require_bounded_evidence(params: GenerationParams, prompt_tokens: int) -> No
         )
 
 
-def as_chunk(event: Any, model_sha256: str, tokenizer: Any, hidden: Collection[int] = ()) -> Chunk:
-    """`hidden`: the tokens that the text leaves out."""
-    reason = None if event.finish_reason is None else str(event.finish_reason)
-    usage, signals = event.usage, event.signals
-    return Chunk(
-        index=event.index,
-        text=event.text,
-        token_ids=event.token_ids,
-        finish_reason=None if reason is None else FINISH[reason],
-        stop_cause=_stop_cause(reason, event.stop_reason),
-        logprobs=tuple([_token(entry, tokenizer, hidden) for entry in event.logprobs]) if event.logprobs else (),
-        prompt_logprobs=None
-        if event.prompt_logprobs is None
-        else tuple([None if entry is None else _token(entry, tokenizer) for entry in event.prompt_logprobs]),
-        usage=None
-        if usage is None
-        else Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, source="engine"),
-        signals=None if signals is None else _signals(signals, model_sha256),
-    )
+def as_delta(event: Any, tokenizer: Any, hidden: Collection[int] = ()) -> TextDelta:
+    """What an event says of a choice's text. `hidden`: the tokens that the text leaves out."""
+    logprobs = tuple([_token(entry, tokenizer, hidden) for entry in event.logprobs]) if event.logprobs else ()
+    return TextDelta(event.index, event.text, event.token_ids, logprobs)
 
 
-def _stop_cause(reason: str | None, stop_reason: object) -> str | None:
+def as_chunks(event: Any, model_sha256: str, tokenizer: Any, hidden: Collection[int] = ()) -> list[Chunk]:
+    """All that an event says, the end of a choice last."""
+    delta, found = as_delta(event, tokenizer, hidden), list[Chunk]()
+    if event.prompt_logprobs is not None:
+        entries = [None if entry is None else _token(entry, tokenizer) for entry in event.prompt_logprobs]
+        found.append(PromptLogprobs(tuple(entries)))
+    if (usage := event.usage) is not None:
+        counted = Usage(usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens, source="engine")
+        found.append(UsageReport(counted))
+    if event.finish_reason is None:
+        return [*found, delta]
+    reason = str(event.finish_reason)
+    signals = None if event.signals is None else _signals(event.signals, model_sha256)
+    return [*found, ChoiceEnd(delta, FINISH[reason], _stop_cause(reason, event.stop_reason), signals)]
+
+
+def _stop_cause(reason: str, stop_reason: object) -> str | None:
     if reason == "deadline":
         return reason
     return "repetition" if reason == "length" and stop_reason == "repetition" else None

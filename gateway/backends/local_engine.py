@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
 from gateway.backends.echo import EchoedAnswer
 from gateway.backends.engine_operations import EngineOperations
-from gateway.backends.engine_values import as_chunk, as_gateway_error, require_bounded_evidence, sampling_of
+from gateway.backends.engine_values import as_chunks, as_delta, as_gateway_error, require_bounded_evidence, sampling_of
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.budget import prompt_too_long
 from gateway.flow.parts import message_fields
@@ -217,6 +219,8 @@ class EngineAnswer:
         self._engine, self._request = engine, request
         self._stream: Any = None
         self._refused: EngineError | None = None
+        self._ready: deque[Chunk] = deque()
+        """The rest of an event that says more than one thing."""
         self._hidden = engine.tokenizer.special_token_ids if request.params.skip_special_tokens else frozenset[int]()
         try:
             self._stream = engine.generate(asked)
@@ -229,6 +233,8 @@ class EngineAnswer:
     async def __anext__(self) -> Chunk:
         from engine import EngineError
 
+        if self._ready:
+            return self._ready.popleft()
         try:
             if self._refused is not None:
                 raise self._refused
@@ -236,10 +242,12 @@ class EngineAnswer:
         except EngineError as error:
             raise as_gateway_error(error, self._request.params.grammar_param) from None
         engine = self._engine
-        if event.prompt_logprobs is None:
-            return as_chunk(event, engine.model_sha256, engine.tokenizer, self._hidden)
-        # Of a long prompt these are too many for the event loop.
-        return await asyncio.to_thread(as_chunk, event, engine.model_sha256, engine.tokenizer, self._hidden)
+        if event.finish_reason is None and event.prompt_logprobs is None:
+            return as_delta(event, engine.tokenizer, self._hidden)
+        chunks = partial(as_chunks, event, engine.model_sha256, engine.tokenizer, self._hidden)
+        # The log-probabilities of a long prompt are too many for the event loop.
+        self._ready.extend(chunks() if event.prompt_logprobs is None else await asyncio.to_thread(chunks))
+        return self._ready.popleft()
 
     async def aclose(self) -> None:
         if self._stream is not None:

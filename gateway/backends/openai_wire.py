@@ -13,7 +13,17 @@ import orjson
 
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
 from gateway.flow.parts import message_fields
-from gateway.flow.values import ChatRequest, Chunk, GenerationParams, ModelCard, TokenLogprob, Usage
+from gateway.flow.values import (
+    ChatRequest,
+    ChoiceEnd,
+    Chunk,
+    GenerationParams,
+    ModelCard,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+    UsageReport,
+)
 
 MISSHAPEN = (AttributeError, KeyError, TypeError, ValueError, OverflowError)
 """What reading a value of another shape raises."""
@@ -112,23 +122,23 @@ def whole_chunks(raw: bytes, action: str, *, choices: int) -> list[Chunk]:
     """A whole answer as chunks, usage last. Raises `UpstreamFailed` when it is not one of so many choices."""
     body = _object(raw)
     try:
-        found = [_whole_choice(choice, action, choices) for choice in body["choices"]]
-        if not found or len({chunk.index for chunk in found}) < len(found):
+        ends = [_whole_choice(choice, action, choices) for choice in body["choices"]]
+        if not ends or len({end.index for end in ends}) < len(ends):
             raise ValueError("no choices, or one twice")
-        found.append(Chunk(index=found[0].index, usage=_usage(body.get("usage"))))
+        usage = _usage(body.get("usage"))
     except MISSHAPEN:
         raise _misshapen() from None
-    return found
+    return [*ends] if usage is None else [*ends, UsageReport(usage)]
 
 
-def _whole_choice(choice: Mapping[str, Any], action: str, choices: int) -> Chunk:
+def _whole_choice(choice: Mapping[str, Any], action: str, choices: int) -> ChoiceEnd:
     message = choice.get("message") or {}
-    return Chunk(
+    delta = TextDelta(
         index=_index(choice, choices),
         text=_text(message.get("content") if action == "chat" else choice.get("text")) or "",
-        finish_reason=_reason(choice.get("finish_reason")) or "stop",
         logprobs=_logprobs(choice.get("logprobs")),
     )
+    return ChoiceEnd(delta, _reason(choice.get("finish_reason")) or "stop")
 
 
 def stream_chunks(payload: bytes, action: str, *, choices: int) -> list[Chunk]:
@@ -136,7 +146,7 @@ def stream_chunks(payload: bytes, action: str, *, choices: int) -> list[Chunk]:
     body = _object(payload)
     if "error" in body:
         raise UpstreamFailed("The upstream failed in the middle of its answer.")
-    found = []
+    found = list[Chunk]()
     try:
         for choice in body.get("choices") or ():
             delta = choice.get("delta") or {}
@@ -144,16 +154,14 @@ def stream_chunks(payload: bytes, action: str, *, choices: int) -> list[Chunk]:
             reason = _reason(choice.get("finish_reason"))
             logprobs = choice.get("logprobs")
             if text or reason or logprobs:
-                found.append(
-                    Chunk(
-                        index=_index(choice, choices),
-                        text=text or "",
-                        finish_reason=reason,
-                        logprobs=_logprobs(logprobs) if logprobs else (),
-                    )
+                part = TextDelta(
+                    index=_index(choice, choices),
+                    text=text or "",
+                    logprobs=_logprobs(logprobs) if logprobs else (),
                 )
-        if body.get("usage"):
-            found.append(Chunk(usage=_usage(body["usage"])))
+                found.append(part if reason is None else ChoiceEnd(part, reason))
+        if (usage := _usage(body.get("usage") or None)) is not None:
+            found.append(UsageReport(usage))
     except MISSHAPEN:
         raise _misshapen() from None
     return found

@@ -20,7 +20,19 @@ from gateway.flow.context import Clock
 from gateway.flow.metering import Meter, echoed_bytes, used_so_far
 from gateway.flow.ports import OutputGuard
 from gateway.flow.refusals import blocked
-from gateway.flow.values import Chunk, Exchange, Failure, Finding, Outcome, Signals, Usage
+from gateway.flow.values import (
+    ChoiceEnd,
+    Chunk,
+    Delta,
+    Exchange,
+    Failure,
+    Finding,
+    Outcome,
+    Signals,
+    TextDelta,
+    Usage,
+    UsageReport,
+)
 
 NO_USAGE = Usage()
 
@@ -157,37 +169,47 @@ class Answer:
 
     def _govern(self, chunk: Chunk) -> tuple[Chunk, ...]:
         """Count the chunk and decide whether the answer may go on after it."""
-        if chunk.index not in self._open and (chunk.text or chunk.token_ids):
+        match chunk:
+            case Delta():
+                return self._grow(chunk)
+            case ChoiceEnd():
+                return self._end(chunk)
+            case UsageReport(usage=usage):
+                self._usage = usage
+                return ()
+            case _:
+                return (chunk,)
+
+    def _grow(self, delta: Delta) -> tuple[Chunk, ...]:
+        is_open = delta.index in self._open
+        if not is_open and (delta.text or delta.token_ids):
             return ()  # the backend has not noticed yet that this choice was stopped
-        emitted = self._meter.tokens.get(chunk.index, 0)
-        after = self._meter.after(chunk)
-        grows = after[0] > emitted
-        spent = chunk.index in self._open and grows and emitted >= self._authority.granted_tokens
-        if spent and chunk.finish_reason is None:
+        emitted = self._meter.tokens.get(delta.index, 0)
+        after = self._meter.after(delta)
+        if is_open and after[0] > emitted >= self._authority.granted_tokens:
             # A backend that does not keep its limit: nothing past the last granted token leaves or is billed.
-            return self._stop(
-                replace(chunk, text="", token_ids=(), logprobs=()),
-                "budget" if self._authority.clamped else None,
-                everything=False,
-            )
-        self._meter.take(chunk, after)
-        if chunk.usage is not None:
-            self._usage = chunk.usage
-        if chunk.signals is not None:
-            self._signals = chunk.signals
-        if chunk.finish_reason is not None:
-            if chunk.finish_reason == "length" and self._authority.clamped and chunk.stop_cause is None:
-                chunk = replace(chunk, stop_cause="budget")
-            self._close(chunk)
-            return (chunk,)
+            return self._stop(delta.more(""), "budget" if self._authority.clamped else None, everything=False)
+        self._meter.take(delta, after)
         if self._open and self._authority.revoked():
-            return self._stop(chunk, "revoked", everything=True)
+            return self._stop(delta, "revoked", everything=True)
         if self._open and not self._authority.permitted():
-            return self._stop(chunk, "policy", everything=True)
+            return self._stop(delta, "policy", everything=True)
         deadline_s = self._authority.deadline_s
         if self._open and deadline_s is not None and self._clock.monotonic_s() > deadline_s:
-            return self._stop(chunk, "deadline", everything=True)
-        return (chunk,)
+            return self._stop(delta, "deadline", everything=True)
+        return (delta,)
+
+    def _end(self, end: ChoiceEnd) -> tuple[Chunk, ...]:
+        last = end.last
+        if last.index not in self._open and (last.text or last.token_ids):
+            return ()  # as above
+        self._meter.take(last)
+        if end.signals is not None:
+            self._signals = end.signals
+        if end.finish_reason == "length" and self._authority.clamped and end.stop_cause is None:
+            end = replace(end, stop_cause="budget")
+        self._close(end)
+        return (end,)
 
     async def _guarded(self, pieces: Sequence[Chunk]) -> Sequence[Chunk]:
         """What of the pieces may leave now, by the inspection that policy asks for."""
@@ -198,7 +220,7 @@ class Answer:
             checked = await guard.check(piece)
             if guard.blocked is not None:
                 return (*passed, *await self._block(guard.blocked))
-            passed.append(checked)
+            passed += checked
         return passed
 
     async def _held_back(self) -> Sequence[Chunk]:
@@ -213,45 +235,41 @@ class Answer:
         self._open.clear()
         self._finish_reason, self._stop_cause = "content_filter", "guardrails"
         if self._streams:
-            return [
-                Chunk(index=index, finish_reason="content_filter", stop_cause="guardrails")
-                for index in sorted(self._untold)
-            ]
+            return [ChoiceEnd(TextDelta(index), "content_filter", "guardrails") for index in sorted(self._untold)]
         with BOUNDARY:
             while not self._meter.exact and self._usage is None:
                 # A whole answer of an upstream is here already, and what it cost is said behind its text.
                 chunk = await anext(self._stream, None)
                 if chunk is None:
                     break
-                self._usage = chunk.usage
+                if isinstance(chunk, UsageReport):
+                    self._usage = chunk.usage
         raise blocked(category, "The answer was blocked by policy.")
 
     def _note(self, chunk: Chunk) -> None:
         """What leaves is what is committed to."""
-        if chunk.text:
+        if isinstance(chunk, ChoiceEnd):
+            self._untold.discard(chunk.index)
+            chunk = chunk.last
+        if isinstance(chunk, Delta) and chunk.text:
             self._digest.update(chunk.text.encode())
             if self._keep_text:
                 self._texts.setdefault(chunk.index, []).append(chunk.text)
-        if chunk.finish_reason is not None:
-            self._untold.discard(chunk.index)
 
-    def _stop(self, chunk: Chunk, cause: str | None, *, everything: bool) -> tuple[Chunk, ...]:
+    def _stop(self, delta: Delta, cause: str | None, *, everything: bool) -> tuple[Chunk, ...]:
         self._stopped = True
-        last = [replace(chunk, finish_reason="length", stop_cause=cause)]
+        last = [ChoiceEnd(delta, "length", cause)]
         if everything:
-            last += [
-                Chunk(index=index, finish_reason="length", stop_cause=cause)
-                for index in sorted(self._open - {chunk.index})
-            ]
-        for piece in last:
-            self._close(piece)
+            last += [ChoiceEnd(TextDelta(index), "length", cause) for index in sorted(self._open - {delta.index})]
+        for end in last:
+            self._close(end)
         return tuple(last)
 
-    def _close(self, chunk: Chunk) -> None:
-        self._open.discard(chunk.index)
-        self._finish_reason = chunk.finish_reason
-        if chunk.stop_cause is not None:
-            self._stop_cause = chunk.stop_cause
+    def _close(self, end: ChoiceEnd) -> None:
+        self._open.discard(end.index)
+        self._finish_reason = end.finish_reason
+        if end.stop_cause is not None:
+            self._stop_cause = end.stop_cause
 
     async def _finish(self, outcome: Outcome, failure: Failure | None) -> None:
         if self.concluded:

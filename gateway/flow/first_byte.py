@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from gateway.errors import DeadlineExceeded, GatewayError, Unavailable, UpstreamFailed
-from gateway.flow.values import ChatRequest, Chunk, ModelCard, Usage
+from gateway.flow.values import ChatRequest, ChoiceEnd, Chunk, ModelCard, TextDelta, Usage, UsageReport, Vectors
 
 T = TypeVar("T")
 
@@ -44,4 +44,6 @@ async def embedding(
     card: ModelCard,
 ) -> AsyncIterator[Chunk]:
     vectors, usage = await embed(request, card)
-    yield Chunk(vectors=vectors, finish_reason="stop", usage=usage)
+    yield UsageReport(usage)
+    yield Vectors(vectors)
+    yield ChoiceEnd(TextDelta(), "stop")

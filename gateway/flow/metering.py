@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.flow.values import ChatRequest, Chunk, Estimate, Usage
+from gateway.flow.values import ChatRequest, Delta, Estimate, Usage
 
 BYTES_PER_TOKEN = 4
 """About what English takes; less in Spanish and far less in Chinese, so that the estimate rarely charges too much."""
@@ -40,19 +40,19 @@ class Meter:
     tokens: dict[int, int] = field(default_factory=dict)
     text_bytes: dict[int, int] = field(default_factory=dict)
 
-    def after(self, chunk: Chunk) -> tuple[int, int]:
-        """(tokens, bytes of text) of the chunk's choice once it is taken in; changes nothing."""
-        tokens, size = self.tokens.get(chunk.index, 0), self.text_bytes.get(chunk.index, -self.echoed_bytes)
-        if chunk.text:
-            size += len(chunk.text.encode("utf-8", "surrogatepass"))
-        if chunk.token_ids:
-            return tokens + len(chunk.token_ids), size
+    def after(self, delta: Delta) -> tuple[int, int]:
+        """(tokens, bytes of text) of the delta's choice once it is taken in; changes nothing."""
+        tokens, size = self.tokens.get(delta.index, 0), self.text_bytes.get(delta.index, -self.echoed_bytes)
+        if delta.text:
+            size += len(delta.text.encode("utf-8", "surrogatepass"))
+        if delta.token_ids:
+            return tokens + len(delta.token_ids), size
         return max(tokens, -(-size // BYTES_PER_TOKEN)), size
 
-    def take(self, chunk: Chunk, after: tuple[int, int] | None = None) -> None:
-        """`after`: what `after(chunk)` said, where it was asked."""
-        self.tokens[chunk.index], self.text_bytes[chunk.index] = after or self.after(chunk)
-        if chunk.text and not chunk.token_ids:
+    def take(self, delta: Delta, after: tuple[int, int] | None = None) -> None:
+        """`after`: what `after(delta)` said, where it was asked."""
+        self.tokens[delta.index], self.text_bytes[delta.index] = after or self.after(delta)
+        if delta.text and not delta.token_ids:
             self.exact = False
 
     def usage(self, reported: Usage | None, prompt: Estimate | None) -> Usage:

@@ -106,8 +106,9 @@ class OutputGuard(Protocol):
         """What was found so far, direction `out`."""
         ...
 
-    async def check(self, chunk: Chunk) -> Chunk:
-        """The chunk with the text that may leave now; what is held back comes with a later one of the same choice.
+    async def check(self, chunk: Chunk) -> tuple[Chunk, ...]:
+        """The chunk with the text that may leave now; what is held back comes with a later one of the same choice, or
+        before the first one of another part of it.
 
         Called with every chunk in order. Raises `Unavailable` (503 `guardrails_unavailable`) where policy refuses what
         cannot be inspected.

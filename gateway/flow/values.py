@@ -1,7 +1,7 @@
 """The values a request grows into. Frozen, standard library only; what was decided is what is recorded.
 
 A stage takes the exchange so far and returns one more of these. Nothing is mutated. The request is in `flow.request`,
-the decisions in `flow.decisions`, the answer and the record here; everyone imports them from here.
+the decisions in `flow.decisions`, the answer in `flow.deltas`, the record here; everyone imports them from here.
 """
 
 from __future__ import annotations
@@ -29,6 +29,18 @@ from gateway.flow.decisions import (
     RoutePlan,
     Window,
 )
+from gateway.flow.deltas import (
+    ChoiceEnd,
+    Chunk,
+    Delta,
+    PromptLogprobs,
+    Signals,
+    TextDelta,
+    TokenLogprob,
+    Usage,
+    UsageReport,
+    Vectors,
+)
 from gateway.flow.request import (
     ANONYMOUS,
     Action,
@@ -44,9 +56,11 @@ __all__ = [
     "Action",
     "AdminEvent",
     "ChatRequest",
+    "ChoiceEnd",
     "Chunk",
     "Credential",
     "Decision",
+    "Delta",
     "Effect",
     "Estimate",
     "Exchange",
@@ -64,12 +78,16 @@ __all__ = [
     "PastDecision",
     "Prepared",
     "Principal",
+    "PromptLogprobs",
     "Reservation",
     "RoutePlan",
     "Signals",
+    "TextDelta",
     "Timings",
     "TokenLogprob",
     "Usage",
+    "UsageReport",
+    "Vectors",
     "Window",
 ]
 
@@ -89,47 +107,6 @@ class Outcome(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    source: Literal["engine", "upstream", "estimated"] = "engine"
-
-    @property
-    def total_tokens(self) -> int:
-        return self.prompt_tokens + self.completion_tokens
-
-
-@dataclass(frozen=True, slots=True)
-class TokenLogprob:
-    token: str
-    token_id: int
-    logprob: float | None
-    """None for the first token of an echoed prompt: nothing came before it."""
-    token_bytes: tuple[int, ...] = ()
-    top: tuple[TokenLogprob, ...] = ()
-    shown: bytes | None = None
-    """What it adds to the text, where that is not its own bytes: nothing for a hidden special token, say."""
-
-
-@dataclass(frozen=True, slots=True)
-class Signals:
-    """Evidence from the engine about one answer, for audit and routing."""
-
-    mean_logprob: float | None = None
-    min_logprob: float | None = None
-    first_entropy: float | None = None
-    repetition: bool = False
-    queue_s: float | None = None
-    prefill_s: float | None = None
-    decode_s: float | None = None
-    cached_tokens: int = 0
-    preemptions: int = 0
-    model_sha256: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Prepared:
     """A request as one backend will run it, from `prepare` to `generate` or `embed`; nothing else holds it."""
 
@@ -137,29 +114,6 @@ class Prepared:
     """Exact, after the chat template; None when the backend cannot know."""
     payload: Any = field(default=None, repr=False)
     """The backend's own: token ids, say. Nobody else reads it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Chunk:
-    """A piece of an answer. The last chunk of a choice has `finish_reason`; the very last one has `usage`.
-
-    `text` is always whole UTF-8; deltas of one choice concatenate to the full decode.
-    `finish_reason`: stop | length | content_filter | tool_calls | abort. `stop` in `stop_cause` terms
-    (`budget`, `revoked`, `deadline`, `policy`, `guardrails`, `repetition`) says why the gateway ended it early.
-    """
-
-    index: int = 0
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    finish_reason: str | None = None
-    stop_cause: str | None = None
-    logprobs: tuple[TokenLogprob, ...] = ()
-    """One for each token; with `echo`, the prompt's before those of a choice's first tokens."""
-    prompt_logprobs: tuple[TokenLogprob | None, ...] | None = None
-    usage: Usage | None = None
-    signals: Signals | None = None
-    vectors: tuple[tuple[float, ...], ...] | None = None
-    """Embeddings, one per input in order; only in the single chunk of an embedding request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +158,7 @@ class Exchange:
     estimate: Estimate | None = None
     reservation: Reservation | None = None
     served: ModelCard | None = None
-    usage: Usage = Usage()
+    usage: Usage = field(default_factory=Usage)
     cost_micro: int = 0
     signals: Signals | None = None
     finish_reason: str | None = None

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from gateway.errors import Unavailable
-from gateway.flow.values import Chunk, Finding
+from gateway.flow.values import ChoiceEnd, Chunk, Delta, Finding
 from gateway.guardrails.duties import Duties, Tally
 from gateway.guardrails.scan import scan
 from gateway.guardrails.spans import mark
@@ -24,6 +24,7 @@ _QUOTES = re.compile(r'\\.|"', re.DOTALL)
 
 @dataclass(slots=True)
 class Choice:
+    latest: Delta
     window: Window = field(default_factory=lambda: Window(scan))
     quoted: bool = False
     """JSON answers: inside a string."""
@@ -46,29 +47,42 @@ class AnswerGuard:
     def findings(self) -> tuple[Finding, ...]:
         return self._tally.findings()
 
-    async def check(self, chunk: Chunk) -> Chunk:
-        if chunk.logprobs and self._duties.rewrites:
-            chunk = replace(chunk, logprobs=())  # an upstream's, unasked: they name every token
-        last = chunk.finish_reason is not None
-        if not (chunk.text or last):
-            return chunk
-        choice = self._choices.setdefault(chunk.index, Choice())
-        choice.finished |= last
-        text = await self._through(choice, chunk.text, last=last)
-        if not self._duties.rewrites and self.blocked is None:
-            return chunk
-        return replace(chunk, text=text)
+    async def check(self, chunk: Chunk) -> tuple[Chunk, ...]:
+        if isinstance(chunk, ChoiceEnd):
+            delta = await self._delta(chunk.last, last=True)
+            return (*delta[:-1], chunk if delta[-1] is chunk.last else replace(chunk, last=delta[-1]))
+        return await self._delta(chunk, last=False) if isinstance(chunk, Delta) else (chunk,)
+
+    async def _delta(self, delta: Delta, *, last: bool) -> tuple[Delta, ...]:
+        rewrites = self._duties.rewrites
+        if delta.logprobs and rewrites:
+            delta = replace(delta, logprobs=())  # an upstream's, unasked: they name every token
+        if not (delta.text or last):
+            return (delta,)
+        choice = self._choices.get(delta.index)
+        if choice is None:
+            choice = self._choices[delta.index] = Choice(delta)
+        rest = () if delta.goes_on(choice.latest) else await self._rest(choice)
+        choice.latest, choice.finished = delta, choice.finished or last
+        text = await self._through(choice, delta.text, last=last)
+        if not rewrites and self.blocked is None:
+            return (*rest, delta)
+        return (*rest, replace(delta, text=text))
 
     async def flush(self) -> tuple[Chunk, ...]:
         """The rest of choices that a back end ended without a finish reason."""
-        rest = []
-        for index, choice in sorted(self._choices.items()):
+        rest = list[Chunk]()
+        for _, choice in sorted(self._choices.items()):
             if not choice.finished and self.blocked is None:
                 choice.finished = True
-                text = await self._through(choice, "", last=True)
-                if text and self._duties.rewrites:
-                    rest.append(Chunk(index=index, text=text))
+                rest += await self._rest(choice)
         return tuple(rest)
+
+    async def _rest(self, choice: Choice) -> tuple[Delta, ...]:
+        """What is held of a part that has ended."""
+        text = await self._through(choice, "", last=True)
+        choice.window, choice.quoted = Window(scan), False
+        return (choice.latest.more(text),) if text and self._duties.rewrites else ()
 
     async def _through(self, choice: Choice, text: str, *, last: bool) -> str:
         window, held = choice.window, choice.window.held

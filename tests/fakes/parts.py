@@ -13,6 +13,7 @@ from gateway.flow.pipeline import Arrival, Pipeline
 from gateway.flow.values import (
     AdminEvent,
     ChatRequest,
+    ChoiceEnd,
     Chunk,
     Credential,
     Decision,
@@ -30,8 +31,11 @@ from gateway.flow.values import (
     Principal,
     Reservation,
     RoutePlan,
+    TextDelta,
     Usage,
+    UsageReport,
 )
+from tests.fakes.chunks import heard
 from tests.fakes.manual_clock import ManualClock
 
 IDS = SystemIds()
@@ -231,6 +235,7 @@ class ScriptedStream:
 
     def __init__(self, backend: ScriptedBackend, model: str, limit: int) -> None:
         self._backend, self._model, self._limit, self._next, self._closed = backend, model, limit, 0, False
+        self._end: ChoiceEnd | None = None
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return self
@@ -248,11 +253,15 @@ class ScriptedStream:
         self._next += 1
         if number < min(len(script.words), self._limit):
             script.yielded += 1
-            return Chunk(text=script.words[number], token_ids=(number,))
+            return TextDelta(text=script.words[number], token_ids=(number,))
         if number == min(len(script.words), self._limit):
             cut = self._limit < len(script.words)
             usage = Usage(prompt_tokens=script.tokens or 5, completion_tokens=number)
-            return Chunk(finish_reason="length" if cut else script.finish_reason, usage=usage)
+            self._end = ChoiceEnd(TextDelta(), "length" if cut else script.finish_reason)
+            return UsageReport(usage)
+        if self._end is not None:
+            end, self._end = self._end, None
+            return end
         raise StopAsyncIteration
 
     def used(self) -> Usage | None:
@@ -325,7 +334,7 @@ class Bench:
     async def text(self, request: ChatRequest = ASK, **changes: object) -> str:
         """The whole answer of one request."""
         async with await self.pipeline().answer(self.arrival(request, **changes)) as answer:
-            return "".join([chunk.text async for chunk in answer])
+            return "".join([heard(chunk).text async for chunk in answer])
 
     @property
     def completion(self) -> Exchange:

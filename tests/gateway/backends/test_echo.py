@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from gateway.backends.echo import PIECE, EchoedAnswer, shown_alone, shown_in
 from gateway.backends.engine_values import MOST_PROMPT_LOGPROBS, require_bounded_evidence
 from gateway.errors import InvalidRequest
-from gateway.flow.values import ChatRequest, Chunk, GenerationParams, TokenLogprob, Usage
+from gateway.flow.values import ChatRequest, Chunk, GenerationParams, PromptLogprobs, TokenLogprob, Usage
 from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.chunks import heard, said
 
 PARAMS = GenerationParams(max_tokens=2, echo=True, logprobs=True, top_logprobs=1)
 
@@ -78,10 +79,10 @@ def echoed(prompt: str | tuple[int, ...], chunks: Iterable[Chunk], **params: Any
 
 
 async def test_choices_that_were_quicker_wait_for_the_first_which_brings_the_prompts_values() -> None:
-    quick = Chunk(index=1, text="b", token_ids=(98,), logprobs=(value(98),))
-    first = Chunk(index=0, text="a", token_ids=(97,), logprobs=(value(97),), prompt_logprobs=(None, value(105)))
-    last = Chunk(index=1, text="c", token_ids=(99,), finish_reason="stop", logprobs=(value(99),))
-    found = [chunk async for chunk in echoed("hi", [quick, first, last], n=2)]
+    quick = said("b", (98,), index=1, logprobs=(value(98),))
+    first = [PromptLogprobs((None, value(105))), said("a", (97,), logprobs=(value(97),))]
+    last = said("c", (99,), "stop", index=1, logprobs=(value(99),))
+    found = [heard(chunk) async for chunk in echoed("hi", [quick, *first, last], n=2)]
     assert [(chunk.index, chunk.text, chunk.token_ids) for chunk in found] == [
         (1, "hib", (98,)),
         (0, "hia", (97,)),
@@ -93,28 +94,31 @@ async def test_choices_that_were_quicker_wait_for_the_first_which_brings_the_pro
 
 
 async def test_without_log_probabilities_nothing_waits() -> None:
-    answer = echoed("hi", [Chunk(index=1, text="b", token_ids=(98,)), Chunk(index=0)], n=2, logprobs=False)
-    assert [(chunk.index, chunk.text, chunk.logprobs) async for chunk in answer] == [(1, "hib", ()), (0, "hi", ())]
+    answer = echoed("hi", [said("b", (98,), index=1), said()], n=2, logprobs=False)
+    assert [(c.index, c.text, c.logprobs) for c in [heard(chunk) async for chunk in answer]] == [
+        (1, "hib", ()),
+        (0, "hi", ()),
+    ]
 
 
 async def test_a_prompt_of_one_token_has_one_entry_without_a_value() -> None:
-    (chunk,) = [c async for c in echoed((104,), [Chunk(prompt_logprobs=(None,), finish_reason="length")])]
+    (chunk,) = [heard(c) async for c in echoed((104,), [PromptLogprobs((None,)), said(finish_reason="length")])]
     assert [(entry.token, entry.logprob, entry.top) for entry in chunk.logprobs] == [("h", None, ())]
     assert (chunk.text, chunk.finish_reason) == ("h", "length")
 
 
 async def test_what_prompt_logprobs_has_asked_for_is_given_beside_the_echo() -> None:
-    script = [Chunk(prompt_logprobs=(None, value(105)), finish_reason="length")]
-    (chunk,) = [c async for c in echoed("hi", script, prompt_logprobs=0, top_logprobs=2)]
-    assert chunk.prompt_logprobs is not None
-    assert [entry and entry.top for entry in chunk.prompt_logprobs] == [None, ()]
+    script = [PromptLogprobs((None, value(105))), said(finish_reason="length")]
+    (given, chunk) = [heard(c) async for c in echoed("hi", script, prompt_logprobs=0, top_logprobs=2)]
+    assert given.prompt_logprobs is not None
+    assert [entry and entry.top for entry in given.prompt_logprobs] == [None, ()]
     assert len(chunk.logprobs[1].top) == 2
 
 
 async def test_a_long_prompt_leaves_in_pieces_and_its_text_with_the_first_token() -> None:
     size = 2 * PIECE + 1
-    first = Chunk(text="!", token_ids=(33,), prompt_logprobs=(None, *[value(97)] * (size - 1)), logprobs=(value(33),))
-    found = [chunk async for chunk in echoed("a" * size, [first])]
+    first = [PromptLogprobs((None, *[value(97)] * (size - 1))), said("!", (33,), logprobs=(value(33),))]
+    found = [heard(chunk) async for chunk in echoed("a" * size, first)]
     assert [len(chunk.logprobs) for chunk in found] == [PIECE, PIECE, 2]
     assert [chunk.text for chunk in found] == ["", "", "a" * size + "!"]
     assert [chunk.token_ids for chunk in found] == [(), (), (33,)]

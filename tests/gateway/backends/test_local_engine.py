@@ -31,6 +31,7 @@ from gateway.flow.operation import EngineAction
 from gateway.flow.values import ChatRequest, Chunk, GenerationParams, Message, ModelCard
 from gateway.settings import EngineSettings, ModelSettings
 from tests.fakes.byte_tokenizer import ByteTokenizer
+from tests.fakes.chunks import heard
 from tests.fakes.hang_guard import hang_guard
 from tests.fakes.parts import ASK
 from tests.fakes.tiny_model import write_tiny_model
@@ -98,14 +99,14 @@ async def test_the_count_is_what_the_engine_then_reports(backend: LocalBackend) 
         ASK, messages=(Message.of_text("developer", "Responde en español."), Message.of_text("user", "¿Qué hora es?"))
     )
     counted = (await backend.prepare(request, CARD)).prompt_tokens
-    chunks = [chunk async for chunk in await start(backend, request)]
+    chunks = [heard(chunk) async for chunk in await start(backend, request)]
     (usage,) = [chunk.usage for chunk in chunks if chunk.usage]
     assert usage.prompt_tokens == counted
     assert usage.completion_tokens == sum(len(chunk.token_ids) for chunk in chunks)
 
 
 async def test_an_answer_names_the_model_file_that_made_it(backend: LocalBackend) -> None:
-    chunks = [chunk async for chunk in await start(backend, ASK)]
+    chunks = [heard(chunk) async for chunk in await start(backend, ASK)]
     assert chunks[-1].finish_reason in ("stop", "length")
     assert any(chunk.signals and chunk.signals.model_sha256 for chunk in chunks)
 
@@ -154,7 +155,9 @@ async def test_a_later_request_does_not_wait_for_an_earlier_one(backend: LocalBa
     long = await start(backend, replace(ASK, params=LONG), limit=16_000, request_id="long")
     await anext(long)
     before = aborted(backend)
-    short = [chunk async for chunk in await start(backend, replace(ASK, params=LONG), limit=2, request_id="short")]
+    short = [
+        heard(chunk) async for chunk in await start(backend, replace(ASK, params=LONG), limit=2, request_id="short")
+    ]
     assert short[-1].finish_reason == "length"
     await long.aclose()  # type: ignore[attr-defined]
     async with hang_guard():
@@ -301,5 +304,5 @@ async def test_before_the_process_ends_what_a_pause_holds_goes_on(backend: Local
     await backend.operations.act("tiny", EngineAction.PAUSE)
     assert backend.operations.state("tiny") == "paused"
     await backend.operations.resume_paused()
-    assert [chunk async for chunk in stream][-1].finish_reason == "length"
+    assert [heard(chunk) async for chunk in stream][-1].finish_reason == "length"
     assert backend.operations.state("tiny") == "ready"

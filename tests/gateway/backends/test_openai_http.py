@@ -15,6 +15,7 @@ from gateway.backends.openai_wire import refusal
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
 from gateway.flow.values import ChatRequest, Chunk, GenerationParams, ModelCard, Prepared
 from gateway.settings import UpstreamSettings
+from tests.fakes.chunks import Heard, heard
 from tests.fakes.openai_upstream import Upstream
 from tests.fakes.parts import ASK
 
@@ -49,8 +50,8 @@ def start(backend: OpenAIBackend, request: ChatRequest) -> AsyncIterator[Chunk]:
     )
 
 
-async def run(backend: OpenAIBackend, request: ChatRequest) -> list[Chunk]:
-    return [chunk async for chunk in start(backend, request)]
+async def run(backend: OpenAIBackend, request: ChatRequest) -> list[Heard]:
+    return [heard(chunk) async for chunk in start(backend, request)]
 
 
 async def failed(backend: OpenAIBackend, request: ChatRequest, kind: type[GatewayError]) -> GatewayError:

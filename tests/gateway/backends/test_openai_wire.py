@@ -9,6 +9,7 @@ import pytest
 
 from gateway.backends.openai_wire import stream_chunks, vectors, whole_chunks
 from gateway.errors import UpstreamFailed
+from tests.fakes.chunks import Heard, heard
 
 GOOD = {"index": 0, "message": {"content": "Hola"}, "finish_reason": "stop"}
 DELTA = {"index": 0, "delta": {"content": "Hola"}}
@@ -88,8 +89,8 @@ def test_vectors_of_another_shape_or_number_are_the_upstreams_failure(body: dict
 
 
 def test_absent_and_null_fields_are_no_failure() -> None:
-    (chunk, usage) = whole_chunks(b'{"choices": [{"message": {"content": null}}], "usage": null}', "chat", choices=1)
-    assert (chunk.index, chunk.text, chunk.finish_reason, usage.usage) == (0, "", "stop", None)
+    (chunk,) = whole_chunks(b'{"choices": [{"message": {"content": null}}], "usage": null}', "chat", choices=1)
+    assert heard(chunk) == Heard(finish_reason="stop")
     assert stream_chunks(b'{"choices": [{"delta": null, "finish_reason": null}]}', "chat", choices=1) == []
 
 
@@ -98,8 +99,8 @@ def test_absent_and_null_fields_are_no_failure() -> None:
 )
 def test_why_an_answer_ended_is_told_in_known_words_only(said: str, told: str) -> None:
     (streamed,) = stream_chunks(orjson.dumps(delta(finish_reason=said)), "chat", choices=1)
-    whole, _ = whole_chunks(orjson.dumps(choice(finish_reason=said)), "chat", choices=1)
-    assert (streamed.finish_reason, whole.finish_reason) == (told, told)
+    (whole,) = whole_chunks(orjson.dumps(choice(finish_reason=said)), "chat", choices=1)
+    assert (heard(streamed).finish_reason, heard(whole).finish_reason) == (told, told)
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
@@ -107,6 +108,6 @@ def test_the_null_of_an_echoed_prompts_first_token_stays_null(streamed: bool) ->
     logprobs = {"tokens": ["Hola", " sí"], "token_logprobs": [None, -0.5], "top_logprobs": [None, {" sí": -0.5}]}
     body = {"choices": [{"index": 0, "text": "Hola sí", "finish_reason": "length", "logprobs": logprobs}]}
     read = stream_chunks if streamed else whole_chunks
-    first, second = read(orjson.dumps(body), "completions", choices=1)[0].logprobs
+    first, second = heard(read(orjson.dumps(body), "completions", choices=1)[0]).logprobs
     assert (first.logprob, first.top) == (None, ())
     assert (second.logprob, [(top.token, top.logprob) for top in second.top]) == (-0.5, [(" sí", -0.5)])

@@ -8,13 +8,14 @@ from dataclasses import replace
 import pytest
 
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed
-from gateway.flow.values import Chunk, GenerationParams, Obligations, Outcome
+from gateway.flow.values import GenerationParams, Obligations, Outcome
+from tests.fakes.chunks import Heard, heard
 from tests.fakes.parts import Bench
 
 
-async def collect(bench: Bench, **changes: object) -> list[Chunk]:
+async def collect(bench: Bench, **changes: object) -> list[Heard]:
     async with await bench.pipeline().answer(bench.arrival(**changes)) as answer:
-        return [chunk async for chunk in answer]
+        return [heard(chunk) async for chunk in answer]
 
 
 async def test_a_revoked_caller_is_stopped_at_that_token() -> None:
@@ -61,7 +62,7 @@ async def test_a_caller_whose_rights_are_taken_away_is_decided_again(roles: froz
 
     bench.backend.between = narrow
     async with await bench.pipeline().answer(bench.arrival()) as answer:
-        chunks = [chunk async for chunk in answer]
+        chunks = [heard(chunk) async for chunk in answer]
     stopped = ("length", "policy") if not roles else ("stop", None)
     assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == stopped
     assert bench.access.asked.count("mini") == (2 if not roles else 1)
@@ -102,7 +103,7 @@ async def test_a_backend_that_never_ends_is_stopped_at_the_deadline() -> None:
     arrival = bench.arrival()
     context = replace(arrival.context, deadline_s=bench.clock.monotonic_s() + 2.5)
     async with await bench.pipeline().answer(replace(arrival, context=context)) as answer:
-        chunks = [chunk async for chunk in answer]
+        chunks = [heard(chunk) async for chunk in answer]
     assert "".join(chunk.text for chunk in chunks) == "abc"
     assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == ("length", "deadline")
     assert bench.backend.closed == 1

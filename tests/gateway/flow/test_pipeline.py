@@ -32,6 +32,7 @@ from gateway.flow.values import (
     Obligations,
     Outcome,
 )
+from tests.fakes.chunks import heard
 from tests.fakes.parts import ASK, MAXI, MINI, Bench, BlockingInspector, FakeCatalog
 
 
@@ -64,7 +65,7 @@ async def test_no_chunk_is_given_before_the_intent_is_durable() -> None:
     assert not waiting.done()
     bench.audit.gate.set()
     async with await waiting as answer:
-        assert "".join([chunk.text async for chunk in answer]) == "uno dos tres"
+        assert "".join([heard(chunk).text async for chunk in answer]) == "uno dos tres"
     assert len(bench.audit.intents) == 1
 
 
@@ -282,7 +283,7 @@ async def test_embeddings_go_through_the_same_stages() -> None:
     bench.catalog.cards = (replace(MINI, actions=("embeddings",)),)
     request = replace(ASK, action="embeddings", messages=(), inputs=("a", "b"))
     async with await bench.pipeline().answer(bench.arrival(request)) as answer:
-        chunks = [chunk async for chunk in answer]
+        chunks = [heard(chunk) async for chunk in answer]
     assert chunks[0].vectors == ((0.5, 0.0), (0.5, 1.0))
     assert bench.completion.usage.prompt_tokens == 7
     assert len(bench.audit.intents) == 1

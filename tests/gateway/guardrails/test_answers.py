@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from gateway.errors import Unavailable
-from gateway.flow.values import Chunk, Obligations, TokenLogprob
+from gateway.flow.values import Obligations, TokenLogprob
 from gateway.guardrails import answers
 from gateway.guardrails.answers import AnswerGuard
 from gateway.guardrails.duties import duties_of
 from gateway.guardrails.scan import scan
 from gateway.guardrails.spans import Span
 from gateway.guardrails.timebox import NotInspected, Timebox
+from tests.fakes.chunks import heard, said
 
 CARD = ("La tarjeta es 4533", " 1229 60", "16 47", "88.", " ¿Algo más?")
 
@@ -33,9 +35,14 @@ def guard_of(timebox: Timebox, redaction: str, guardrails: str = "default", *, a
     return AnswerGuard(duties, timebox, as_json=as_json)
 
 
+async def check(guard: AnswerGuard, *text: str, **rest: Any) -> str:
+    """The text that may leave."""
+    return "".join([heard(chunk).text for chunk in await guard.check(said(*text, **rest))])
+
+
 async def run(guard: AnswerGuard, *texts: str, index: int = 0) -> list[str]:
-    seen = [(await guard.check(Chunk(index=index, text=text))).text for text in texts]
-    return [*seen, (await guard.check(Chunk(index=index, finish_reason="stop"))).text]
+    seen = [await check(guard, text, index=index) for text in texts]
+    return [*seen, await check(guard, finish_reason="stop", index=index)]
 
 
 async def test_a_number_split_over_chunks_is_redacted(timebox: Timebox) -> None:
@@ -60,7 +67,7 @@ async def test_only_a_word_is_held_back(timebox: Timebox) -> None:
 
 async def test_a_block_ends_the_answer_before_the_number(timebox: Timebox) -> None:
     guard = guard_of(timebox, "block")
-    seen = [(await guard.check(Chunk(text=text))).text for text in CARD]
+    seen = [await check(guard, text) for text in CARD]
     assert guard.blocked == "card"
     assert "".join(seen) == "La tarjeta es "
     assert guard.findings[0].action == "block"
@@ -74,23 +81,23 @@ async def test_what_only_looks_personal_is_redacted_where_numbers_block(timebox:
 
 async def test_flagging_lets_every_chunk_pass_untouched(timebox: Timebox) -> None:
     guard = guard_of(timebox, "flag")
-    chunks = [Chunk(text=text, token_ids=(1,)) for text in CARD] + [Chunk(finish_reason="stop")]
-    assert [await guard.check(chunk) is chunk for chunk in chunks] == [True] * 6
+    chunks = [said(text, token_ids=(1,)) for text in CARD] + [said(finish_reason="stop")]
+    assert [(await guard.check(chunk))[0] is chunk for chunk in chunks] == [True] * 6
     assert [(found.category, found.action) for found in guard.findings] == [("card", "flag")]
 
 
 async def test_choices_are_read_apart(timebox: Timebox) -> None:
     guard = guard_of(timebox, "redact")
     for first, second in zip(CARD, ("uno ", "dos ", "tres ", "cuatro ", "cinco "), strict=True):
-        await guard.check(Chunk(index=0, text=first))
-        assert (await guard.check(Chunk(index=1, text=second))).text == second
+        await guard.check(said(first, index=0))
+        assert await check(guard, second, index=1) == second
     assert [found.category for found in guard.findings] == ["card"]
 
 
 async def test_what_a_backend_never_finished_is_flushed(timebox: Timebox) -> None:
     guard = guard_of(timebox, "redact")
-    await guard.check(Chunk(index=2, text="El DNI 36796476H"))
-    assert [(chunk.index, chunk.text) for chunk in await guard.flush()] == [(2, "DNI [ES_NIF]")]
+    await guard.check(said("El DNI 36796476H", index=2))
+    assert [(chunk.index, heard(chunk).text) for chunk in await guard.flush()] == [(2, "DNI [ES_NIF]")]
     assert await guard.flush() == ()
 
 
@@ -120,10 +127,11 @@ async def test_a_long_chunk_is_read_beside_the_event_loop(timebox: Timebox, monk
     monkeypatch.setattr(answers, "scan", watched)
     text = "palabra " * 2000
     reading = asyncio.create_task(
-        guard_of(timebox, "redact").check(Chunk(text=text + "4111 1111 1111 1111", finish_reason="stop"))
+        guard_of(timebox, "redact").check(said(text + "4111 1111 1111 1111", finish_reason="stop"))
     )
     asyncio.get_running_loop().call_soon(went_on.set)
-    assert (await reading).text == text + "[CARD]"
+    (chunk,) = await reading
+    assert heard(chunk).text == text + "[CARD]"
     assert all(name.startswith("esclusa-guard") for name in threads)
 
 
@@ -143,7 +151,7 @@ async def test_an_answer_that_cannot_be_inspected_is_refused(
     broken_timebox: Timebox, redaction: str, guardrails: str
 ) -> None:
     with pytest.raises(Unavailable) as caught:
-        await guard_of(broken_timebox, redaction, guardrails).check(Chunk(text="hola"))
+        await guard_of(broken_timebox, redaction, guardrails).check(said("hola"))
     assert caught.value.code == "guardrails_unavailable"
 
 
@@ -158,7 +166,7 @@ async def test_or_passes_on_record_where_policy_says_so(
 
 async def test_giving_up_loses_nothing_that_was_held(timebox: Timebox, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = guard_of(timebox, "redact", "off")
-    first = (await guard.check(Chunk(text="Se llama Ana Go"))).text
+    first = await check(guard, text="Se llama Ana Go")
     monkeypatch.setattr(answers, "AT_ONCE", -1)
     monkeypatch.setattr(timebox, "run", broken)
     assert first + "".join(await run(guard, "yene", "che")) == "Se llama Ana Goyeneche"
@@ -166,13 +174,13 @@ async def test_giving_up_loses_nothing_that_was_held(timebox: Timebox, monkeypat
 
 async def test_giving_up_on_one_choice_lets_go_of_the_others(timebox: Timebox, monkeypatch: pytest.MonkeyPatch) -> None:
     guard = guard_of(timebox, "redact", "off")
-    assert (await guard.check(Chunk(index=0, text="cero"))).text == ""
-    assert (await guard.check(Chunk(index=1, text="uno"))).text == ""
+    assert await check(guard, "cero") == ""
+    assert await check(guard, "uno", index=1) == ""
     monkeypatch.setattr(answers, "AT_ONCE", -1)
     monkeypatch.setattr(timebox, "run", broken)
-    assert (await guard.check(Chunk(index=0, text="s"))).text == "ceros"
-    assert (await guard.check(Chunk(index=0, finish_reason="stop"))).text == ""
-    assert [(chunk.index, chunk.text) for chunk in await guard.flush()] == [(1, "uno")]
+    assert await check(guard, "s", index=0) == "ceros"
+    assert await check(guard, index=0, finish_reason="stop") == ""
+    assert [(chunk.index, heard(chunk).text) for chunk in await guard.flush()] == [(1, "uno")]
 
 
 @pytest.mark.parametrize("text", ["12345678Z", ""])
@@ -181,9 +189,9 @@ async def test_log_probabilities_that_nobody_asked_for_do_not_leave_beside_a_red
 ) -> None:
     guard = guard_of(timebox, "redact")
     named = (TokenLogprob(token="12345678Z", token_id=-1, logprob=-0.5),)
-    assert (await guard.check(Chunk(text=text, logprobs=named))).logprobs == ()
+    assert heard((await guard.check(said(text, logprobs=named)))[0]).logprobs == ()
 
 
 async def test_log_probabilities_stay_where_policy_only_flags(timebox: Timebox) -> None:
     named = (TokenLogprob(token="Hola", token_id=-1, logprob=-0.5),)
-    assert (await guard_of(timebox, "flag").check(Chunk(text="Hola", logprobs=named))).logprobs == named
+    assert heard((await guard_of(timebox, "flag").check(said("Hola", logprobs=named)))[0]).logprobs == named

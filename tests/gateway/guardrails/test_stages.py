@@ -11,7 +11,6 @@ import pytest
 from gateway.errors import BlockedByPolicy, GatewayError, InvalidRequest, Unavailable
 from gateway.flow.context import RequestContext
 from gateway.flow.values import (
-    Chunk,
     Decision,
     GenerationParams,
     LimitRule,
@@ -23,6 +22,7 @@ from gateway.flow.values import (
 )
 from gateway.guardrails.inspector import GuardrailInspector
 from gateway.settings import GuardrailSettings
+from tests.fakes.chunks import Heard, heard
 from tests.fakes.parts import ASK, Bench, FakeAccess
 
 PER_USER = LimitRule("per-user", scope="user", scope_key="user:acme/ana", window="minute", requests=5)
@@ -37,9 +37,9 @@ async def bench() -> AsyncIterator[Bench]:
     inspector.close()
 
 
-async def collect(bench: Bench, **changes: object) -> list[Chunk]:
+async def collect(bench: Bench, **changes: object) -> list[Heard]:
     async with await bench.pipeline().answer(bench.arrival(ASK, **changes)) as answer:
-        return [chunk async for chunk in answer]
+        return [heard(chunk) async for chunk in answer]
 
 
 async def test_a_redacted_prompt_is_what_the_backend_gets(bench: Bench) -> None:
@@ -249,5 +249,5 @@ async def test_an_answer_stops_where_policy_has_come_to_ask_for_a_stricter_guard
     bench.access.obligations = before
     async with await bench.pipeline().answer(bench.arrival(ASK)) as answer:
         bench.access.obligations, bench.access.version = after, 4
-        chunks = [chunk async for chunk in answer]
+        chunks = [heard(chunk) async for chunk in answer]
     assert (chunks[-1].stop_cause != "policy") is goes_on

@@ -1,0 +1,186 @@
+"""An answer as it comes: one object for each thing that a backend says. Frozen, standard library only.
+
+A token is one delta; the last one of a choice travels inside its `ChoiceEnd`. A kind of delta is a class and a row of
+`DELTAS`: how it stands on OpenAI's wire, and which part of the answer it becomes. Backends give text alone so far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Self, TypeAlias
+
+from gateway.flow.parts import Content, Part, ReasoningPart, TextPart, ToolCallPart
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    source: Literal["engine", "upstream", "estimated"] = "engine"
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprob:
+    token: str
+    token_id: int
+    logprob: float | None
+    """None for the first token of an echoed prompt: nothing came before it."""
+    token_bytes: tuple[int, ...] = ()
+    top: tuple[TokenLogprob, ...] = ()
+    shown: bytes | None = None
+    """What it adds to the text, where that is not its own bytes: nothing for a hidden special token, say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signals:
+    """Evidence from the engine about one answer, for audit and routing."""
+
+    mean_logprob: float | None = None
+    min_logprob: float | None = None
+    first_entropy: float | None = None
+    repetition: bool = False
+    queue_s: float | None = None
+    prefill_s: float | None = None
+    decode_s: float | None = None
+    cached_tokens: int = 0
+    preemptions: int = 0
+    model_sha256: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """What one choice has grown by. `text` is always whole UTF-8; deltas of one kind concatenate to the full decode."""
+
+    index: int = 0
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    """One for each token; with `echo`, the prompt's before those of a choice's first tokens."""
+
+    def goes_on(self, before: Delta) -> bool:
+        """Whether it continues the part that `before` belongs to."""
+        return type(self) is type(before)
+
+    def more(self, text: str) -> Self:
+        """A further delta of the same part, without tokens."""
+        return replace(self, text=text, token_ids=(), logprobs=())
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta(Delta):
+    """Of the answer's text."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReasoningDelta(Delta):
+    """Of what a model writes before its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallDelta(Delta):
+    """Of the arguments of one call; the first names it."""
+
+    call: int = 0
+    """Which call of the choice."""
+    call_id: str | None = None
+    name: str | None = None
+
+    def goes_on(self, before: Delta) -> bool:
+        return isinstance(before, ToolCallDelta) and before.call == self.call
+
+    def more(self, text: str) -> Self:
+        return replace(self, text=text, token_ids=(), logprobs=(), call_id=None, name=None)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceEnd:
+    """The end of one choice.
+
+    `finish_reason`: stop | length | content_filter | tool_calls | abort. `stop_cause` (`budget`, `revoked`, `deadline`,
+    `policy`, `guardrails`, `repetition`) says why the gateway or the engine ended it early.
+    """
+
+    last: Delta
+    """What came with the end; often without text."""
+    finish_reason: str
+    stop_cause: str | None = None
+    signals: Signals | None = None
+
+    @property
+    def index(self) -> int:
+        return self.last.index
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """What the whole request has used, by the backend's own count; comes once, before or after the last end."""
+
+    usage: Usage
+
+
+@dataclass(frozen=True, slots=True)
+class PromptLogprobs:
+    entries: tuple[TokenLogprob | None, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """Embeddings, one per input in order."""
+
+    vectors: tuple[tuple[float, ...], ...]
+
+
+Chunk: TypeAlias = Delta | ChoiceEnd | UsageReport | PromptLogprobs | Vectors
+"""A piece of an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaKind:
+    """The row of one kind of delta."""
+
+    wire: Callable[[Any], Mapping[str, Any]]
+    """The `delta` of a frame of OpenAI's chat API."""
+    part: Callable[[Any, str], Part]
+    """The part that begins with this delta and has this text."""
+
+
+DELTAS: Mapping[type[Delta], DeltaKind] = {
+    TextDelta: DeltaKind(lambda delta: {"content": delta.text}, lambda _, text: TextPart(text)),
+    ReasoningDelta: DeltaKind(lambda delta: {"reasoning_content": delta.text}, lambda _, text: ReasoningPart(text)),
+    ToolCallDelta: DeltaKind(
+        lambda delta: {"tool_calls": [_call_fields(delta)]},
+        lambda first, text: ToolCallPart(first.call_id or "", first.name or "", text),
+    ),
+}
+
+
+def delta_fields(delta: Delta) -> Mapping[str, Any]:
+    return DELTAS[type(delta)].wire(delta)
+
+
+def content_of(deltas: Iterable[Delta]) -> Content:
+    """The parts that the deltas of one choice make together; one empty text where there are none."""
+    first: Delta = TextDelta()
+    parts, texts = list[Part](), list[str]()
+    for delta in deltas:
+        if not delta.goes_on(first):
+            if texts:
+                parts.append(DELTAS[type(first)].part(first, "".join(texts)))
+            first, texts = delta, []
+        texts.append(delta.text)
+    if texts or not parts:
+        parts.append(DELTAS[type(first)].part(first, "".join(texts)))
+    return tuple(parts)
+
+
+def _call_fields(delta: ToolCallDelta) -> dict[str, Any]:
+    function = {"arguments": delta.text} if delta.name is None else {"name": delta.name, "arguments": delta.text}
+    named = {} if delta.call_id is None else {"id": delta.call_id, "type": "function"}
+    return {"index": delta.call, **named, "function": function}
