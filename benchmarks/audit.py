@@ -51,7 +51,7 @@ CALLER = Principal(
 )
 DECISION = Decision(Effect.ALLOW, "analysts may use it", "r-7", 3, "ab" * 32)
 REQUEST = ChatRequest(
-    "chat", "auto", (Message.of_text("user", "hola"),), params=GenerationParams(max_tokens=64, temperature=0.7)
+    "auto", (Message.of_text("user", "hola"),), params=GenerationParams(max_tokens=64, temperature=0.7)
 )
 
 

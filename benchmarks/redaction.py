@@ -99,7 +99,7 @@ def cost(rounds: int = 20) -> dict[str, float]:
     found = {}
     for name, sentence in SENTENCES.items():
         text = (sentence * 100)[:4096]
-        request, best = ChatRequest("chat", "mini", (Message.of_text("user", text),)), float("inf")
+        request, best = ChatRequest("mini", (Message.of_text("user", text),)), float("inf")
         for _ in range(rounds):
             started = time.thread_time()
             Prompts(duties, lambda: None).inspect(request)

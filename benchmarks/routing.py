@@ -138,7 +138,7 @@ def report(folder: Path) -> dict[str, object]:
 
 
 def _score(prompt: str) -> float:
-    return difficulty(features_of(ChatRequest("chat", "auto", (Message.of_text("user", prompt),))))
+    return difficulty(features_of(ChatRequest("auto", (Message.of_text("user", prompt),))))
 
 
 def _column(rows: Sequence[Mapping[str, Any]], name: str) -> Array:

@@ -7,12 +7,12 @@ from gateway.api.inference import Inference
 from gateway.api.render import ChatShape
 from gateway.api.schemas import ChatBody, requested
 from gateway.flow.pipeline import Pipeline
-from gateway.flow.values import ChatRequest
+from gateway.flow.values import ModelRequest
 
 PATH = "/v1/chat/completions"
 
 
-def parse(value: object) -> ChatRequest:
+def parse(value: object) -> ModelRequest:
     return requested(ChatBody, value)
 
 

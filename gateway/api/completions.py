@@ -7,12 +7,12 @@ from gateway.api.inference import Inference
 from gateway.api.render import CompletionShape
 from gateway.api.schemas import CompletionBody, requested
 from gateway.flow.pipeline import Pipeline
-from gateway.flow.values import ChatRequest
+from gateway.flow.values import ModelRequest
 
 PATH = "/v1/completions"
 
 
-def parse(value: object) -> ChatRequest:
+def parse(value: object) -> ModelRequest:
     return requested(CompletionBody, value)
 
 

@@ -17,12 +17,12 @@ from gateway.api.render import ChatShape, extension
 from gateway.api.schemas import EmbeddingBody, requested
 from gateway.flow.answer import Answer
 from gateway.flow.pipeline import Pipeline
-from gateway.flow.values import ChatRequest, Vectors
+from gateway.flow.values import EmbeddingRequest, ModelRequest, Vectors
 
 PATH = "/v1/embeddings"
 
 
-def parse(value: object) -> ChatRequest:
+def parse(value: object) -> ModelRequest:
     return requested(EmbeddingBody, value)
 
 
@@ -33,7 +33,8 @@ class Embeddings(Inference):
             if isinstance(chunk, Vectors):
                 vectors = chunk.vectors
         exchange = answer.exchange
-        encode = packed if exchange.request is not None and exchange.request.base64_vectors else list
+        packs = isinstance(exchange.request, EmbeddingRequest) and exchange.request.base64_vectors
+        encode = packed if packs else list
         body: dict[str, Any] = {
             "object": "list",
             "data": [

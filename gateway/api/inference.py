@@ -25,10 +25,10 @@ from gateway.errors import GatewayError, Unavailable
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
-from gateway.flow.pipeline import Arrival, Pipeline, known
-from gateway.flow.values import ChatRequest, ChoiceEnd, Chunk, Delta, Exchange
+from gateway.flow.pipeline import Arrival, Pipeline, request_of
+from gateway.flow.values import ChoiceEnd, Chunk, Delta, Exchange, ModelRequest
 
-Parse = Callable[[object], ChatRequest]
+Parse = Callable[[object], ModelRequest]
 EVENT_STREAM = dict(SSE_HEADERS)[b"content-type"]
 LONG_EVIDENCE = 1024
 """Tokens whose log-probabilities are rendered on the event loop."""
@@ -58,7 +58,7 @@ class Inference:
         try:
             with BOUNDARY:
                 async with await self._pipeline.answer(arrival) as answer:
-                    if known(answer.exchange.request).stream:
+                    if request_of(answer.exchange).stream:
                         await self._stream(answer, sent)
                     else:
                         await self._whole(answer, sent)
@@ -75,7 +75,7 @@ class Inference:
         finally:
             disconnect.stop()
 
-    async def _read(self, scope: Scope, receive: Receive, disconnect: DisconnectWatcher) -> ChatRequest:
+    async def _read(self, scope: Scope, receive: Receive, disconnect: DisconnectWatcher) -> ModelRequest:
         try:
             raw = await self._reader.read(scope["headers"], receive)
         except ClientGone:
@@ -85,7 +85,7 @@ class Inference:
         return await self._reader.parsed(raw, self._parse)
 
     async def _whole(self, answer: Answer, send: Send) -> None:
-        request = known(answer.exchange.request)
+        request = request_of(answer.exchange)
         choices = [Collected() for _ in range(request.params.n)]
         async for chunk in answer:
             collect(choices, chunk)
@@ -95,7 +95,7 @@ class Inference:
         await respond(send, body, answer_headers(answer.exchange, final=True))
 
     async def _stream(self, answer: Answer, send: Send) -> None:
-        request = known(answer.exchange.request)
+        request = request_of(answer.exchange)
         head = envelope(self._shape, answer.exchange, streaming=True)
         if request.include_usage:
             head["usage"] = None

@@ -17,7 +17,15 @@ from gateway.api.errors import refusal_of
 from gateway.api.ignorable_params import without_hints, without_no_effect
 from gateway.api.structured import Choices, ResponseFormat, Strict, StructuredOutputs, grammar_of
 from gateway.errors import InvalidRequest
-from gateway.flow.values import Action, ChatRequest, GenerationParams, Message
+from gateway.flow.values import (
+    Action,
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    GenerationParams,
+    Message,
+    ModelRequest,
+)
 
 MAX_CHOICES = 16
 MAX_TOKEN_ID = 2**31 - 1
@@ -168,17 +176,14 @@ class Sampling(Strict):
             grammar_param=grammar_param,
         )
 
-    def request(self, action: Action, params: GenerationParams, **content: Any) -> ChatRequest:
-        return ChatRequest(
-            action=action,
-            model=self.model,
-            params=params,
-            stream=bool(self.stream),
-            include_usage=bool(self.stream_options and self.stream_options.include_usage),
-            user_label=self.user or self.safety_identifier,
-            metadata=self.metadata or {},
-            **content,
-        )
+    def shared(self) -> dict[str, Any]:
+        """The fields of a request that are none of its content or parameters."""
+        return {
+            "stream": bool(self.stream),
+            "include_usage": bool(self.stream_options and self.stream_options.include_usage),
+            "user_label": self.user or self.safety_identifier,
+            "metadata": self.metadata or {},
+        }
 
 
 class ChatBody(Sampling):
@@ -201,7 +206,8 @@ class ChatBody(Sampling):
             top_logprobs=self.top_logprobs or 0,
             echo=False,
         )
-        return self.request("chat", params, messages=tuple(_message(message) for message in self.messages))
+        messages = tuple(_message(message) for message in self.messages)
+        return ChatRequest(self.model, messages, params=params, **self.shared())
 
 
 class CompletionBody(Sampling):
@@ -222,7 +228,7 @@ class CompletionBody(Sampling):
             return value[0]
         return value
 
-    def to_request(self) -> ChatRequest:
+    def to_request(self) -> CompletionRequest:
         if self.prompt == "":
             raise InvalidRequest("`prompt` is empty.", code="invalid_value", param="prompt")
         if self.max_tokens == 0 and not self.echo:
@@ -234,7 +240,7 @@ class CompletionBody(Sampling):
             echo=bool(self.echo),
         )
         prompt = self.prompt if isinstance(self.prompt, str) else tuple(self.prompt)
-        return self.request("completions", params, prompt=prompt)
+        return CompletionRequest(self.model, prompt, params=params, **self.shared())
 
 
 class EmbeddingBody(Strict):
@@ -250,14 +256,10 @@ class EmbeddingBody(Strict):
     encoding_format: Literal["float", "base64"] | None = None
     user: Annotated[str, Field(max_length=256)] | None = None
 
-    def to_request(self) -> ChatRequest:
+    def to_request(self) -> EmbeddingRequest:
         inputs = (self.input,) if isinstance(self.input, str) else tuple(self.input)
-        return ChatRequest(
-            action="embeddings",
-            model=self.model,
-            inputs=inputs,
-            user_label=self.user,
-            base64_vectors=self.encoding_format == "base64",
+        return EmbeddingRequest(
+            self.model, inputs, base64_vectors=self.encoding_format == "base64", user_label=self.user
         )
 
 
@@ -272,7 +274,7 @@ def validated(schema: type[Body], value: object) -> Body:
         raise refusal_of(error) from None
 
 
-def requested(schema: type[Body], value: object) -> ChatRequest:
+def requested(schema: type[Body], value: object) -> ModelRequest:
     """The request of a body, with the names of the hints that it gave. Raises as `validated`."""
     plain, hints = without_hints(schema.action, value)
     request = validated(schema, plain).to_request()

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from gateway.audit.canonical import CommitmentKey
 from gateway.flow.budget import prompt_digest
-from gateway.flow.values import ChatRequest, Message
+from gateway.flow.values import ChatRequest, CompletionRequest, EmbeddingRequest, Message
 
 Verdict = Literal["match", "no_match", "not_recorded", "erased"]
 """`not_recorded`: policy kept no commitment. `erased`: the salt is gone, so nothing can be compared any more."""
@@ -30,11 +30,11 @@ def compare(
 
 def _prompts(text: str | None, messages: tuple[Message, ...]) -> Iterator[bytes]:
     if messages:
-        yield prompt_digest(ChatRequest("chat", "-", messages=messages))
+        yield prompt_digest(ChatRequest("-", messages))
     if text is not None:
-        yield prompt_digest(ChatRequest("chat", "-", messages=(Message.of_text("user", text),)))
-        yield prompt_digest(ChatRequest("completions", "-", prompt=text))
-        yield prompt_digest(ChatRequest("embeddings", "-", inputs=(text,)))
+        yield prompt_digest(ChatRequest("-", (Message.of_text("user", text),)))
+        yield prompt_digest(CompletionRequest("-", text))
+        yield prompt_digest(EmbeddingRequest("-", (text,)))
 
 
 def _answers(text: str | None) -> Iterator[bytes]:

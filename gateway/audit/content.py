@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from gateway.audit.canonical import canonical_json, parse_json
 from gateway.audit.content_keys import KEY_BYTES, ContentKeys
 from gateway.flow.parts import message_fields
-from gateway.flow.values import ChatRequest
+from gateway.flow.values import ChatRequest, CompletionRequest, EmbeddingRequest, ModelRequest
 
 VERSION = b"\x01"
 NONCE_BYTES, SALT_BYTES = 12, 32
@@ -99,14 +99,16 @@ class ContentSealer:
             raise ContentUnreadable("damaged") from None
 
 
-def prompt_document(request: ChatRequest) -> dict[str, Any]:
+def prompt_document(request: ModelRequest) -> dict[str, Any]:
     """The texts given to the model, after redaction."""
-    if request.action == "chat":
-        turns = [{"role": turn.role, "name": turn.name, **message_fields(turn.content)} for turn in request.messages]
-        return {"messages": turns}
-    if request.action == "embeddings":
-        return {"inputs": list(request.inputs)}
-    return {"prompt": request.prompt if isinstance(request.prompt, str) else list(request.prompt or ())}
+    match request:
+        case ChatRequest(messages=messages):
+            turns = [{"role": turn.role, "name": turn.name, **message_fields(turn.content)} for turn in messages]
+            return {"messages": turns}
+        case EmbeddingRequest(inputs=inputs):
+            return {"inputs": list(inputs)}
+        case CompletionRequest(prompt=prompt):
+            return {"prompt": prompt if isinstance(prompt, str) else list(prompt)}
 
 
 def response_document(texts: Sequence[str]) -> dict[str, Any]:

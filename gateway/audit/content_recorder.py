@@ -23,13 +23,13 @@ from gateway.audit.content import (
 )
 from gateway.audit.request_event import content_level
 from gateway.errors import RequestTooLarge, Unavailable
-from gateway.flow.values import ChatRequest, Exchange
+from gateway.flow.values import CompletionRequest, EmbeddingRequest, Exchange, ModelRequest
 
 log = logging.getLogger("esclusa.audit")
 
 STORED = ("encrypted", "redacted")
 """Values of `contentLogging` that keep texts."""
-Redact = Callable[[ChatRequest], Awaitable[ChatRequest | None]]
+Redact = Callable[[ModelRequest], Awaitable[ModelRequest | None]]
 """The request as it may be stored; None when that cannot be said."""
 LARGE_CHARACTERS = 64 * 1024
 """Longer texts are encrypted in a thread: the event loop would feel them."""
@@ -87,23 +87,24 @@ class ContentRecorder:
         return tuple(one for one in found if one is not None)
 
     async def _prompt(
-        self, sealer: ContentSealer, exchange: Exchange, request: ChatRequest, now: datetime
+        self, sealer: ContentSealer, exchange: Exchange, request: ModelRequest, now: datetime
     ) -> Sealed | None:
         """None where it must be redacted and cannot be."""
         cleaned = await self._cleaned(exchange, request)
         if cleaned is None:
             return None
         request = cleaned
-        size = sum(len(text) for turn in request.messages for text in turn.texts) + sum(map(len, request.inputs))
-        size += len(request.prompt or ())
+        size = sum(map(len, request.texts))
+        if isinstance(request, CompletionRequest):
+            size = len(request.prompt)
         request_id, tenant = exchange.request_id, tenant_of(exchange)
         return await _run(size, lambda: sealer.seal("prompt", prompt_document(request), request_id, tenant, now))
 
     async def _response(
         self, sealer: ContentSealer, exchange: Exchange, texts: tuple[str, ...], now: datetime
     ) -> Sealed | None:
-        cleaned = await self._cleaned(exchange, ChatRequest("embeddings", "-", inputs=texts))
-        if cleaned is None:
+        cleaned = await self._cleaned(exchange, EmbeddingRequest("-", texts))
+        if not isinstance(cleaned, EmbeddingRequest):
             return None
         texts = cleaned.inputs
         request_id, tenant = exchange.request_id, tenant_of(exchange)
@@ -116,7 +117,7 @@ class ContentRecorder:
 
         return await _run(sum(map(len, texts)), seal)
 
-    async def _cleaned(self, exchange: Exchange, request: ChatRequest) -> ChatRequest | None:
+    async def _cleaned(self, exchange: Exchange, request: ModelRequest) -> ModelRequest | None:
         if content_level(exchange) != "redacted":
             return request
         cleaned = None if self._redact is None else await self._redact(request)

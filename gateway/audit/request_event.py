@@ -14,7 +14,17 @@ from gateway.audit.event import Caller, Origin, Phase, Record, caller, filled, f
 from gateway.audit.personal import about, commitment, storable_json
 from gateway.audit.public_path import HIDDEN
 from gateway.flow.context import RequestContext
-from gateway.flow.values import ChatRequest, Decision, Exchange, Finding, Outcome, Signals
+from gateway.flow.values import (
+    ChatRequest,
+    CompletionRequest,
+    Decision,
+    EmbeddingRequest,
+    Exchange,
+    Finding,
+    ModelRequest,
+    Outcome,
+    Signals,
+)
 
 
 def request_caller(origin: Origin, exchange: Exchange) -> Caller:
@@ -107,7 +117,7 @@ def effect(exchange: Exchange) -> Literal["allow", "deny", "error"]:
 
 
 def _what(
-    request: ChatRequest | None, exchange: Exchange, context: RequestContext, hidden: Container[str]
+    request: ModelRequest | None, exchange: Exchange, context: RequestContext, hidden: Container[str]
 ) -> dict[str, Any]:
     """`hidden`: names of the values that stand beside the record."""
     plan, served = exchange.plan, exchange.served
@@ -121,7 +131,7 @@ def _what(
             "action": request.action,
             "stream": request.stream,
             "model_requested": HIDDEN if "model_requested" in hidden else text(request.model, 256),
-            "messages": len(request.messages) or len(request.inputs) or 1,
+            "messages": _messages(request),
             "params": filled(
                 {
                     "max_tokens": exact(params.max_tokens),
@@ -141,6 +151,16 @@ def _what(
     if exchange.signals is not None:
         what["model_sha256"] = exchange.signals.model_sha256
     return filled(what)
+
+
+def _messages(request: ModelRequest) -> int:
+    match request:
+        case ChatRequest(messages=turns):
+            return len(turns) or 1
+        case EmbeddingRequest(inputs=inputs):
+            return len(inputs) or 1
+        case CompletionRequest():
+            return 1
 
 
 def _decision(origin: Origin, exchange: Exchange, hidden: Container[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -9,9 +9,9 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from gateway.flow.values import (
-    ChatRequest,
     ChoiceEnd,
     Chunk,
+    CompletionRequest,
     Delta,
     PromptLogprobs,
     TextDelta,
@@ -38,7 +38,9 @@ class EchoedAnswer:
     """An answer with the prompt before it. Only the first choice brings the prompt's log-probabilities: choices that
     were quicker wait for it."""
 
-    def __init__(self, answer: EngineChunks, request: ChatRequest, prompt_ids: Sequence[int], tokenizer: Any) -> None:
+    def __init__(
+        self, answer: EngineChunks, request: CompletionRequest, prompt_ids: Sequence[int], tokenizer: Any
+    ) -> None:
         self._answer, self._request = answer, request
         self._ids, self._tokenizer = prompt_ids, tokenizer
         self._text = ""

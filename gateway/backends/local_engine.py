@@ -23,7 +23,17 @@ from gateway.backends.engine_values import as_chunks, as_delta, as_gateway_error
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.budget import prompt_too_long
 from gateway.flow.parts import message_fields
-from gateway.flow.values import ChatRequest, Chunk, ModelCard, Prepared, Usage
+from gateway.flow.values import (
+    ChatRequest,
+    Chunk,
+    CompletionRequest,
+    EmbeddingRequest,
+    GeneratingRequest,
+    ModelCard,
+    ModelRequest,
+    Prepared,
+    Usage,
+)
 from gateway.settings import EngineSettings, ModelSettings
 
 if TYPE_CHECKING:
@@ -73,18 +83,18 @@ class LocalBackend:
 
     # --------------------------------------------------------------------------------------------- Backend
 
-    async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:
+    async def prepare(self, request: ModelRequest, card: ModelCard) -> Prepared:
         """The payload are the token ids: of the prompt, or of each input of an embedding."""
         engine = self._ready(card)
         tokenized = await self._run(card.id, _tokenized, engine.tokenizer, request, card)
-        if request.action == "embeddings":
+        if isinstance(request, EmbeddingRequest):
             return Prepared(sum(map(len, tokenized)), tokenized)
         require_bounded_evidence(request.params, len(tokenized))
         return Prepared(len(tokenized), tokenized)
 
     def generate(
         self,
-        request: ChatRequest,
+        request: GeneratingRequest,
         card: ModelCard,
         *,
         prepared: Prepared,
@@ -110,13 +120,13 @@ class LocalBackend:
             deadline_s=deadline_s,
         )
         answer = EngineAnswer(engine, request, asked)
-        if not request.params.echo:
+        if not isinstance(request, CompletionRequest) or not request.params.echo:
             return answer
         return EchoedAnswer(answer, request, asked.prompt_token_ids, engine.tokenizer)
 
     async def embed(
         self,
-        request: ChatRequest,  # noqa: ARG002 - what of it matters is prepared
+        request: EmbeddingRequest,  # noqa: ARG002 - what of it matters is prepared
         card: ModelCard,
         *,
         prepared: Prepared,
@@ -213,7 +223,7 @@ class LocalBackend:
 class EngineAnswer:
     """One generation as chunks. Submitted when it is made; closing it aborts within a step."""
 
-    def __init__(self, engine: AsyncEngine, request: ChatRequest, asked: GenerationRequest) -> None:
+    def __init__(self, engine: AsyncEngine, request: GeneratingRequest, asked: GenerationRequest) -> None:
         from engine import EngineError
 
         self._engine, self._request = engine, request
@@ -316,23 +326,23 @@ def engine_error() -> type[Exception]:
     return EngineError
 
 
-def _tokenized(tokenizer: Any, request: ChatRequest, card: ModelCard) -> Any:
+def _tokenized(tokenizer: Any, request: ModelRequest, card: ModelCard) -> Any:
     """The ids of the prompt, or of each input of an embedding. Raises `ContextLengthExceeded`, for no more work than a
     text that fits."""
     from engine import TextTooLong
 
     most = card.context_window
     try:
-        if request.action == "embeddings":
-            return [tokenizer.encode(text, add_special_tokens=True, most=most) for text in request.inputs]
-        if request.action == "chat":
-            messages = [
-                {"role": _role(message.role), **message_fields(message.content)} for message in request.messages
-            ]
-            return tuple(tokenizer.apply_chat_template(messages, most=most))
-        if isinstance(request.prompt, str):
-            return tuple(tokenizer.encode(request.prompt, add_special_tokens=True, most=most))
-        return request.prompt or ()
+        match request:
+            case EmbeddingRequest(inputs=inputs):
+                return [tokenizer.encode(text, add_special_tokens=True, most=most) for text in inputs]
+            case ChatRequest(messages=turns):
+                messages = [{"role": _role(turn.role), **message_fields(turn.content)} for turn in turns]
+                return tuple(tokenizer.apply_chat_template(messages, most=most))
+            case CompletionRequest(prompt=str() as text):
+                return tuple(tokenizer.encode(text, add_special_tokens=True, most=most))
+            case CompletionRequest(prompt=ids):
+                return ids
     except TextTooLong as error:
         raise prompt_too_long(request, card, f"at least {error.least}") from None
 

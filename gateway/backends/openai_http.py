@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from gateway.backends.http_wire import HttpPool, Reply, WireError
 from gateway.backends.openai_wire import (
     PATHS,
+    embedding_body,
     refusal,
     request_body,
     require_known_echo,
@@ -22,7 +23,7 @@ from gateway.backends.openai_wire import (
 )
 from gateway.descriptors import no_descriptor
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed
-from gateway.flow.values import ChatRequest, Chunk, ModelCard, Prepared, Usage
+from gateway.flow.values import Chunk, EmbeddingRequest, GeneratingRequest, ModelCard, ModelRequest, Prepared, Usage
 from gateway.settings import UpstreamSettings
 
 MAX_EVENT = 4 * 1024 * 1024
@@ -53,13 +54,13 @@ class OpenAIBackend:
         }
         self._failing = False
 
-    async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:  # noqa: ARG002
+    async def prepare(self, request: ModelRequest, card: ModelCard) -> Prepared:  # noqa: ARG002
         require_known_echo(request)
         return Prepared()
 
     def generate(
         self,
-        request: ChatRequest,
+        request: GeneratingRequest,
         card: ModelCard,
         *,
         prepared: Prepared,  # noqa: ARG002
@@ -76,7 +77,7 @@ class OpenAIBackend:
 
     async def embed(
         self,
-        request: ChatRequest,
+        request: EmbeddingRequest,
         card: ModelCard,
         *,
         prepared: Prepared,  # noqa: ARG002
@@ -85,7 +86,7 @@ class OpenAIBackend:
         priority: int = 0,  # noqa: ARG002
         deadline_s: float | None = None,  # noqa: ARG002
     ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
-        reply = await self.opened(self.send(self._message(request, request_body(request, card, 0), "")))
+        reply = await self.opened(self.send(self._message(request, embedding_body(request, card), "")))
         try:
             return vectors(await reply.read(), inputs=len(request.inputs))
         except WireError as error:
@@ -132,7 +133,7 @@ class OpenAIBackend:
             return Unavailable("The model's server does not answer.", code="upstream_unavailable", detail=str(error))
         return UpstreamFailed("The model's server broke off its answer.", detail=str(error))
 
-    def _message(self, request: ChatRequest, body: bytes, request_id: str) -> bytes:
+    def _message(self, request: ModelRequest, body: bytes, request_id: str) -> bytes:
         tail = f"x-request-id: {request_id}\r\ncontent-length: {len(body)}\r\n\r\n".encode("ascii")
         return b"".join((self._heads[request.action], tail, body))
 

@@ -17,8 +17,13 @@ from gateway.flow.values import (
     ChatRequest,
     ChoiceEnd,
     Chunk,
+    CompletionRequest,
+    EmbeddingRequest,
+    GeneratingRequest,
     GenerationParams,
+    Message,
     ModelCard,
+    ModelRequest,
     TextDelta,
     TokenLogprob,
     Usage,
@@ -36,32 +41,33 @@ MOST_TOKENS = 1_000_000_000
 PATHS = {"chat": "/chat/completions", "completions": "/completions", "embeddings": "/embeddings"}
 
 
-def request_body(request: ChatRequest, card: ModelCard, max_output_tokens: int) -> bytes:
+def embedding_body(request: EmbeddingRequest, card: ModelCard) -> bytes:
+    return orjson.dumps({"model": card.upstream_model or card.id, "input": list(request.inputs)})
+
+
+def request_body(request: GeneratingRequest, card: ModelCard, max_output_tokens: int) -> bytes:
     """The body for the upstream: its own model name, our limit on the output."""
     body: dict[str, Any] = {"model": card.upstream_model or card.id}
-    if request.action == "embeddings":
-        body["input"] = list(request.inputs)
-        return orjson.dumps(body)
-    if request.action == "chat":
-        body["messages"] = [
-            {"role": message.role, **message_fields(message.content)}
-            if message.name is None
-            else {"role": message.role, **message_fields(message.content), "name": message.name}
-            for message in request.messages
-        ]
+    if isinstance(request, ChatRequest):
+        body["messages"] = [_turn(message) for message in request.messages]
     else:
         body["prompt"] = request.prompt
     body["max_tokens"] = max_output_tokens
-    _sampling(body, request.params, chat=request.action == "chat")
+    _sampling(body, request.params, chat=isinstance(request, ChatRequest))
     if request.stream:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
     return orjson.dumps(body)
 
 
-def require_known_echo(request: ChatRequest) -> None:
+def _turn(message: Message) -> dict[str, Any]:
+    turn = {"role": message.role, **message_fields(message.content)}
+    return turn if message.name is None else turn | {"name": message.name}
+
+
+def require_known_echo(request: ModelRequest) -> None:
     """Raises `InvalidRequest` where the text of the echo is not known: it could not be told from what was generated."""
-    if request.params.echo and not isinstance(request.prompt, str):
+    if request.params.echo and isinstance(request, CompletionRequest) and not isinstance(request.prompt, str):
         raise InvalidRequest(
             "`echo` of a prompt of token ids is not supported for this model.",
             code="unsupported_parameter",

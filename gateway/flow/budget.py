@@ -11,7 +11,18 @@ from dataclasses import replace
 
 from gateway.errors import ContextLengthExceeded
 from gateway.flow.parts import digest_form
-from gateway.flow.values import ChatRequest, Estimate, LimitRule, ModelCard, Obligations, Reservation, Usage
+from gateway.flow.values import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Estimate,
+    LimitRule,
+    ModelCard,
+    ModelRequest,
+    Obligations,
+    Reservation,
+    Usage,
+)
 
 MILLION = 1_000_000
 BYTES_PER_TOKEN = 3
@@ -19,16 +30,21 @@ BYTES_PER_TOKEN = 3
 TOKENS_PER_TURN = 8
 
 
-def rough_prompt_tokens(request: ChatRequest) -> int:
+def rough_prompt_tokens(request: ModelRequest) -> int:
     """An upper-leaning guess for backends that cannot count."""
-    if request.messages:
-        size = sum(len(text.encode()) for message in request.messages for text in message.texts)
-        return -(-size // BYTES_PER_TOKEN) + TOKENS_PER_TURN * len(request.messages)
-    if isinstance(request.prompt, str):
-        return -(-len(request.prompt.encode()) // BYTES_PER_TOKEN) + 1
-    if request.prompt is not None:
-        return len(request.prompt)
-    return sum(-(-len(text.encode()) // BYTES_PER_TOKEN) + 2 for text in request.inputs)
+    match request:
+        case ChatRequest(messages=messages):
+            return -(-sum(map(_bytes, request.texts)) // BYTES_PER_TOKEN) + TOKENS_PER_TURN * len(messages)
+        case CompletionRequest(prompt=str() as text):
+            return -(-_bytes(text) // BYTES_PER_TOKEN) + 1
+        case CompletionRequest(prompt=ids):
+            return len(ids)
+        case EmbeddingRequest(inputs=inputs):
+            return sum(-(-_bytes(text) // BYTES_PER_TOKEN) + 2 for text in inputs)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode())
 
 
 def cost_micro(card: ModelCard, prompt_tokens: int, completion_tokens: int) -> int:
@@ -42,14 +58,14 @@ def usage_cost(card: ModelCard, usage: Usage) -> int:
 
 
 def estimate(
-    request: ChatRequest, card: ModelCard, obligations: Obligations, prompt_tokens: int, *, exact: bool
+    request: ModelRequest, card: ModelCard, obligations: Obligations, prompt_tokens: int, *, exact: bool
 ) -> Estimate:
     """The most this request may use on this model, per choice.
 
     Raises `ContextLengthExceeded` when the prompt, or the prompt with an explicit `max_tokens`, does not fit. An
     inexact count never refuses on its own: the backend has the last word.
     """
-    if request.action == "embeddings":
+    if isinstance(request, EmbeddingRequest):
         return Estimate(prompt_tokens, 0, cost_micro(card, prompt_tokens, 0), exact=exact)
     params = request.params
     room = card.context_window - prompt_tokens
@@ -74,18 +90,13 @@ def estimate(
     )
 
 
-def prompt_too_long(request: ChatRequest, card: ModelCard, count: str) -> ContextLengthExceeded:
+def prompt_too_long(request: ModelRequest, card: ModelCard, count: str) -> ContextLengthExceeded:
     """`count`: the prompt's tokens, or "at least" so many where it was not read to its end."""
-    if request.action == "embeddings":
-        return ContextLengthExceeded(
-            f"{overflow(card)} However, an input has {count} tokens (input is too long).",
-            param="input",
-            hint="shorten the input",
-        )
+    whose, what = ("an input", "input") if isinstance(request, EmbeddingRequest) else ("your prompt", "prompt")
     return ContextLengthExceeded(
-        f"{overflow(card)} However, your prompt has {count} tokens (prompt is too long).",
-        param="messages" if request.action == "chat" else "prompt",
-        hint="shorten the prompt",
+        f"{overflow(card)} However, {whose} has {count} tokens ({what} is too long).",
+        param=request.prompt_param,
+        hint=f"shorten the {what}",
     )
 
 
@@ -101,12 +112,15 @@ def granted_tokens(bound: Estimate, reservation: Reservation | None) -> int:
     return min(bound.max_output_tokens, reservation.granted_output_tokens)
 
 
-def prompt_digest(request: ChatRequest) -> bytes:
+def prompt_digest(request: ModelRequest) -> bytes:
     """SHA-256 over roles and texts with unambiguous separators; the audit commits to it with a salt."""
-    parts = [f"{message.role}\x1f{digest_form(message.content)}" for message in request.messages]
-    parts += [f"{len(text)}\x1f{text}" for text in request.inputs]
-    if request.prompt is not None:
-        parts.append(str(request.prompt))
+    match request:
+        case ChatRequest(messages=messages):
+            parts = [f"{message.role}\x1f{digest_form(message.content)}" for message in messages]
+        case CompletionRequest(prompt=prompt):
+            parts = [str(prompt)]
+        case EmbeddingRequest(inputs=inputs):
+            parts = [f"{len(text)}\x1f{text}" for text in inputs]
     return hashlib.sha256("\x1e".join(parts).encode()).digest()
 
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Literal
 
-from gateway.flow.request import ChatRequest
+from gateway.flow.request import ModelRequest
 
 
 class Effect(StrEnum):
@@ -212,5 +212,5 @@ class Finding:
 class Inspection:
     action: Literal["allow", "redact", "block"] = "allow"
     findings: tuple[Finding, ...] = ()
-    request: ChatRequest | None = None
+    request: ModelRequest | None = None
     """The request to go on with when something was redacted, else None."""

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from gateway.errors import DeadlineExceeded, GatewayError, Unavailable, UpstreamFailed
-from gateway.flow.values import ChatRequest, ChoiceEnd, Chunk, ModelCard, TextDelta, Usage, UsageReport, Vectors
+from gateway.flow.values import ChoiceEnd, Chunk, EmbeddingRequest, ModelCard, TextDelta, Usage, UsageReport, Vectors
 
 T = TypeVar("T")
 
@@ -39,8 +39,8 @@ async def backend_call(call: Awaitable[T]) -> T:
 
 
 async def embedding(
-    embed: Callable[[ChatRequest, ModelCard], Awaitable[tuple[tuple[tuple[float, ...], ...], Usage]]],
-    request: ChatRequest,
+    embed: Callable[[EmbeddingRequest, ModelCard], Awaitable[tuple[tuple[tuple[float, ...], ...], Usage]]],
+    request: EmbeddingRequest,
     card: ModelCard,
 ) -> AsyncIterator[Chunk]:
     vectors, usage = await embed(request, card)

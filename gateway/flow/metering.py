@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from gateway.flow.values import ChatRequest, Delta, Estimate, Usage
+from gateway.flow.values import CompletionRequest, Delta, Estimate, ModelRequest, Usage
 
 BYTES_PER_TOKEN = 4
 """About what English takes; less in Spanish and far less in Chinese, so that the estimate rarely charges too much."""
@@ -23,8 +23,8 @@ def used_so_far(stream: object) -> Usage | None:
     return told() if callable(told) else None
 
 
-def echoed_bytes(request: ChatRequest | None) -> int:
-    if request is None or not request.params.echo or not isinstance(request.prompt, str):
+def echoed_bytes(request: ModelRequest | None) -> int:
+    if not isinstance(request, CompletionRequest) or not request.params.echo or not isinstance(request.prompt, str):
         return 0
     return len(request.prompt.encode("utf-8", "surrogatepass"))
 

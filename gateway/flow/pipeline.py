@@ -43,14 +43,15 @@ from gateway.flow.ports import (
 )
 from gateway.flow.refusals import costs_work, demand, demand_clean, unknown_model
 from gateway.flow.values import (
-    ChatRequest,
     Chunk,
     Credential,
+    EmbeddingRequest,
     Exchange,
     Failure,
     LimitRule,
     LimitVerdict,
     ModelCard,
+    ModelRequest,
     Outcome,
     Prepared,
     Principal,
@@ -66,7 +67,7 @@ class Arrival:
 
     context: RequestContext
     credential: Callable[[], Credential]
-    receive: Callable[[], Awaitable[ChatRequest]]
+    receive: Callable[[], Awaitable[ModelRequest]]
     gone: Callable[[], bool] = lambda: False
     """True once the client has hung up; tells a disconnect from another cancellation."""
 
@@ -123,7 +124,7 @@ class Pipeline:
                         demand(known(exchange.decision))
                         exchange = await inspected(self._inspector, exchange, known(exchange.decision), laps)
                         demand_clean(exchange.inspection)
-                        prepared = await backend_call(self._backend(card).prepare(known(exchange.request), card))
+                        prepared = await backend_call(self._backend(card).prepare(request_of(exchange), card))
                         exchange = self._estimate(exchange, card, prepared)
                         exchange = await self._reserve(exchange, card, hop, laps)
                         stream = at_once(partial(self._generate, exchange, card, prepared))
@@ -164,7 +165,7 @@ class Pipeline:
 
     def _authorize(self, exchange: Exchange, laps: Laps) -> Exchange:
         """On the model as asked: refuses early, and tells hidden from forbidden."""
-        request, started = known(exchange.request), laps.now()
+        request, started = request_of(exchange), laps.now()
         card = self._card(request.model)
         decision = self._authorizer.decide(exchange.principal, request.action, card, exchange.context)
         laps.policy_us = laps.since(started)
@@ -173,13 +174,12 @@ class Pipeline:
     def _rate(self, limits: Iterable[LimitRule]) -> None:
         """A window already known to be full refuses without a round trip: the caller's before the body is read,
         those of the model once it is known."""
-        verdict = self._limiter.precheck(limits)
-        if verdict is not None and not verdict.allowed:
+        if (verdict := self._limiter.precheck(limits)) is not None and not verdict.allowed:
             raise self._denial(verdict)
 
     def _route(self, exchange: Exchange, laps: Laps) -> Exchange:
         """Over permitted real models only, so that `auto` never becomes a way round."""
-        request, started = known(exchange.request), laps.now()
+        request, started = request_of(exchange), laps.now()
         asked = self._card(request.model)
         if not asked.virtual and request.action not in asked.actions:
             raise InvalidRequest(
@@ -193,7 +193,7 @@ class Pipeline:
         return grow(exchange, plan=plan)
 
     def _permitted(self, exchange: Exchange) -> tuple[ModelCard, ...]:
-        action, principal, context = known(exchange.request).action, exchange.principal, exchange.context
+        action, principal, context = request_of(exchange).action, exchange.principal, exchange.context
         return tuple(
             card
             for card in self._catalog.all()
@@ -204,14 +204,14 @@ class Pipeline:
 
     def _authorize_target(self, exchange: Exchange, card: ModelCard) -> Exchange:
         """Again on the resolved model, at every hop: an alias, a fallback or a router never widens a right."""
-        asked, request = known(exchange.asked), known(exchange.request)
+        asked, request = known(exchange.asked), request_of(exchange)
         if card.id == request.model and asked.policy_version == self._authorizer.version:
             return grow(exchange, decision=asked)  # the same question to the same pure function
         decision = self._authorizer.decide(exchange.principal, request.action, card, exchange.context)
         return grow(exchange, decision=decision)
 
     def _estimate(self, exchange: Exchange, card: ModelCard, prepared: Prepared) -> Exchange:
-        request, obligations = known(exchange.request), known(exchange.decision).obligations
+        request, obligations = request_of(exchange), known(exchange.decision).obligations
         counted = prepared.prompt_tokens
         tokens = rough_prompt_tokens(request) if counted is None else counted
         return grow(exchange, estimate=estimate(request, card, obligations, tokens, exact=counted is not None))
@@ -228,10 +228,10 @@ class Pipeline:
         return grow(exchange, reservation=verdict.reservation, served=card, timings=laps.timings())
 
     def _generate(self, exchange: Exchange, card: ModelCard, prepared: Prepared) -> AsyncIterator[Chunk]:
-        request, obligations = known(exchange.request), known(exchange.decision).obligations
+        request, obligations = request_of(exchange), known(exchange.decision).obligations
         backend, principal = self._backend(card), exchange.principal
         share_key = f"{principal.tenant}/{principal.subject}"
-        if request.action == "embeddings":
+        if isinstance(request, EmbeddingRequest):
             embed = partial(
                 backend.embed,
                 prepared=prepared,
@@ -273,7 +273,7 @@ class Pipeline:
     def _permission(self, exchange: Exchange) -> Callable[[], bool]:
         """Asked between chunks: decides again only when the policy or the caller's rights have changed. Without a
         policy that may still be served nothing goes on; nor does an answer whose guard would now be stricter."""
-        action, card, authorizer = known(exchange.request).action, known(exchange.served), self._authorizer
+        action, card, authorizer = request_of(exchange).action, known(exchange.served), self._authorizer
         seen, caller = known(exchange.decision).policy_version, exchange.principal
 
         def permitted() -> bool:
@@ -379,14 +379,18 @@ class Pipeline:
         return card
 
     def _backend(self, card: ModelCard) -> Backend:
-        backend = self._backends.get(card.backend)
-        if backend is None:
+        if (backend := self._backends.get(card.backend)) is None:
             raise Unavailable("The backend of this model is not running.", code="engine_unavailable")
         return backend
 
 
 CLIENT_CLOSED = 499
 """What access logs and the record show for a client that hung up; it is never sent."""
+
+
+def request_of(exchange: Exchange) -> ModelRequest:
+    assert exchange.request is not None, "a stage ran before the one it depends on"
+    return exchange.request
 
 
 def known(value: T | None) -> T:

@@ -13,17 +13,19 @@ from typing import Protocol
 from gateway.flow.context import RequestContext
 from gateway.flow.values import (
     AdminEvent,
-    ChatRequest,
     Chunk,
     Credential,
     Decision,
+    EmbeddingRequest,
     Estimate,
     Exchange,
     Finding,
+    GeneratingRequest,
     Inspection,
     LimitRule,
     LimitVerdict,
     ModelCard,
+    ModelRequest,
     PastDecision,
     Prepared,
     Principal,
@@ -121,7 +123,7 @@ class OutputGuard(Protocol):
 
 
 class Inspector(Protocol):
-    async def inspect_input(self, request: ChatRequest, decision: Decision) -> Inspection:
+    async def inspect_input(self, request: ModelRequest, decision: Decision) -> Inspection:
         """Inspect everything of the request that a model would read, as the decision's obligations say.
 
         Beside the event loop and within a time. Raises `Unavailable` (503 `guardrails_unavailable`) when that failed
@@ -129,13 +131,13 @@ class Inspector(Protocol):
         """
         ...
 
-    def guard_output(self, request: ChatRequest, decision: Decision) -> OutputGuard | None:
+    def guard_output(self, request: ModelRequest, decision: Decision) -> OutputGuard | None:
         """None where the obligations ask for no inspection of the answer."""
         ...
 
 
 class Router(Protocol):
-    def plan(self, request: ChatRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
+    def plan(self, request: ModelRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
         """Choose among `permitted` real models only; `asked` may be virtual. Pure.
 
         Raises `NotFound` when nothing permitted can serve the request.
@@ -172,7 +174,7 @@ class Backend(Protocol):
     backend keeps nothing between the two calls.
     """
 
-    async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:
+    async def prepare(self, request: ModelRequest, card: ModelCard) -> Prepared:
         """Count the prompt. Beside the event loop, and for no more work than a prompt that fits.
 
         Raises `InvalidRequest`, `ContextLengthExceeded` (a prompt known to be too long before it is counted) or
@@ -182,7 +184,7 @@ class Backend(Protocol):
 
     def generate(
         self,
-        request: ChatRequest,
+        request: GeneratingRequest,
         card: ModelCard,
         *,
         prepared: Prepared,
@@ -202,7 +204,7 @@ class Backend(Protocol):
 
     async def embed(
         self,
-        request: ChatRequest,
+        request: EmbeddingRequest,
         card: ModelCard,
         *,
         prepared: Prepared,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.errors import BlockedByPolicy, GatewayError, InvalidRequest, NotFound, NotPermitted, Unavailable
-from gateway.flow.values import ChatRequest, Decision, Inspection
+from gateway.flow.values import Decision, Inspection, ModelRequest
 
 
 def demand(decision: Decision) -> None:
@@ -31,7 +31,7 @@ def blocked(category: str | None, message: str) -> BlockedByPolicy:
     return BlockedByPolicy(message, param=category, hint="`param` names what was found; leave it out and ask again")
 
 
-def demand_no_logprobs(request: ChatRequest, decision: Decision) -> None:
+def demand_no_logprobs(request: ModelRequest, decision: Decision) -> None:
     """Log-probabilities name every token, so they would show what is taken out of the answer."""
     if request.params.logprobs and decision.obligations.redaction in ("redact", "block"):
         raise InvalidRequest(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from gateway.flow.parts import Content, TextPart, texts_of
 
@@ -68,23 +68,76 @@ class GenerationParams:
 
 
 @dataclass(frozen=True, slots=True)
-class ChatRequest:
-    """A parsed, validated request for a model. `model` is the caller's string; only `RoutePlan` names what runs."""
+class _Asked:
+    """What every request for a model has. `model` is the caller's string; only `RoutePlan` names what runs."""
 
-    action: Action
     model: str
-    messages: tuple[Message, ...] = ()
-    prompt: str | tuple[int, ...] | None = None
-    inputs: tuple[str, ...] = ()
-    params: GenerationParams = GenerationParams()
-    stream: bool = False
-    include_usage: bool = False
+    _: KW_ONLY
     user_label: str | None = None
     metadata: Mapping[str, str] = field(default_factory=dict)
     ignored_hints: tuple[str, ...] = ()
     """Names of hints that the caller gave and that no model here follows; the answer tells them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Generating(_Asked):
+    """What the requests share that a model answers with text."""
+
+    _: KW_ONLY
+    params: GenerationParams = GenerationParams()
+    stream: bool = False
+    include_usage: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest(_Generating):
+    action: ClassVar[Action] = "chat"
+    prompt_param: ClassVar[str] = "messages"
+    """The field of the body that the model reads, for errors."""
+
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All that a model reads as text, in order."""
+        return tuple([text for message in self.messages for text in message.texts])
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest(_Generating):
+    action: ClassVar[Action] = "completions"
+    prompt_param: ClassVar[str] = "prompt"
+
+    prompt: str | tuple[int, ...] = ""
+    """Text, or token ids that only the model's tokenizer can read."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return (self.prompt,) if isinstance(self.prompt, str) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class EmbeddingRequest(_Asked):
+    """One vector for each input. It generates nothing, so what steers an answer is fixed."""
+
+    action: ClassVar[Action] = "embeddings"
+    prompt_param: ClassVar[str] = "input"
+    params: ClassVar[GenerationParams] = GenerationParams()
+    stream: ClassVar[bool] = False
+    include_usage: ClassVar[bool] = False
+
+    inputs: tuple[str, ...] = ()
     base64_vectors: bool = False
-    """Embeddings only: pack the vectors of the answer."""
+    """Pack the vectors of the answer."""
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.inputs
+
+
+GeneratingRequest: TypeAlias = ChatRequest | CompletionRequest
+ModelRequest: TypeAlias = ChatRequest | CompletionRequest | EmbeddingRequest
+"""A parsed, validated request for a model."""
 
 
 @dataclass(frozen=True, slots=True)

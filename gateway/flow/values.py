@@ -45,9 +45,13 @@ from gateway.flow.request import (
     ANONYMOUS,
     Action,
     ChatRequest,
+    CompletionRequest,
     Credential,
+    EmbeddingRequest,
+    GeneratingRequest,
     GenerationParams,
     Message,
+    ModelRequest,
     Principal,
 )
 
@@ -58,14 +62,17 @@ __all__ = [
     "ChatRequest",
     "ChoiceEnd",
     "Chunk",
+    "CompletionRequest",
     "Credential",
     "Decision",
     "Delta",
     "Effect",
+    "EmbeddingRequest",
     "Estimate",
     "Exchange",
     "Failure",
     "Finding",
+    "GeneratingRequest",
     "GenerationParams",
     "Headroom",
     "Inspection",
@@ -73,6 +80,7 @@ __all__ = [
     "LimitVerdict",
     "Message",
     "ModelCard",
+    "ModelRequest",
     "Obligations",
     "Outcome",
     "PastDecision",
@@ -147,7 +155,7 @@ class Exchange:
     """Everything known about one request so far. Grown with `dataclasses.replace`; audit serializes it."""
 
     context: RequestContext
-    request: ChatRequest | None = None
+    request: ModelRequest | None = None
     principal: Principal = ANONYMOUS
     asked: Decision | None = None
     """Decision on the model as the caller named it."""

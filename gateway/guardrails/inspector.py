@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gateway.errors import Unavailable
-from gateway.flow.values import ChatRequest, Decision, GenerationParams, Inspection
+from gateway.flow.values import Decision, EmbeddingRequest, GenerationParams, Inspection, ModelRequest
 from gateway.guardrails.answers import AnswerGuard
 from gateway.guardrails.duties import Duties, Tally, duties_of
 from gateway.guardrails.prompts import Prompts, constraints
@@ -22,7 +22,7 @@ class GuardrailInspector:
     def __init__(self, settings: GuardrailSettings) -> None:
         self._timebox = Timebox(timeout_s=settings.timeout_ms / 1000, workers=settings.workers)
 
-    async def inspect_input(self, request: ChatRequest, decision: Decision) -> Inspection:
+    async def inspect_input(self, request: ModelRequest, decision: Decision) -> Inspection:
         duties = duties_of(decision.obligations)
         if duties is None:
             return CLEAN
@@ -37,19 +37,20 @@ class GuardrailInspector:
             tally.not_inspected("request")
             return Inspection("allow", tally.findings())
 
-    async def redacted(self, request: ChatRequest) -> ChatRequest | None:
+    async def redacted(self, request: ModelRequest) -> ModelRequest | None:
         """What may be stored where policy asks for redacted content, whatever it asks for what the model reads. None:
         it could not be inspected, or cannot be rewritten (token ids)."""
-        texts = replace(request, params=GenerationParams())  # what is not stored
+        # What steers an answer is not stored.
+        texts = request if isinstance(request, EmbeddingRequest) else replace(request, params=GenerationParams())
         try:
             seen = await self._timebox.run(lambda between: Prompts(STORED, between).inspect(texts), size=_size(texts))
         except NotInspected:
             return None
         return None if seen.action == "block" else seen.request or texts
 
-    def guard_output(self, request: ChatRequest, decision: Decision) -> AnswerGuard | None:
+    def guard_output(self, request: ModelRequest, decision: Decision) -> AnswerGuard | None:
         duties = duties_of(decision.obligations)
-        if duties is None or duties.proven is None or request.action == "embeddings":
+        if duties is None or duties.proven is None or isinstance(request, EmbeddingRequest):
             return None
         grammar = request.params.grammar
         return AnswerGuard(
@@ -60,11 +61,9 @@ class GuardrailInspector:
         self._timebox.close()
 
 
-def _size(request: ChatRequest) -> int:
+def _size(request: ModelRequest) -> int:
     """Characters to read."""
-    prompt = request.prompt if isinstance(request.prompt, str) else ""
-    texts = (prompt, *request.inputs, *constraints(request))
-    return sum(map(len, texts)) + sum(len(text) for message in request.messages for text in message.texts)
+    return sum(map(len, (*request.texts, *constraints(request))))
 
 
 def unavailable(error: NotInspected) -> Unavailable:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 from gateway.flow.parts import rewritten
-from gateway.flow.values import ChatRequest, Inspection, Message
+from gateway.flow.values import ChatRequest, CompletionRequest, EmbeddingRequest, Inspection, Message, ModelRequest
 from gateway.guardrails.detectors.secrets import NAME as SECRETS
 from gateway.guardrails.duties import Duties, Tally
 from gateway.guardrails.phrases import NAME as PHRASES
@@ -29,15 +30,9 @@ class Prompts:
         self._blocked = False
         self._redacted = False
 
-    def inspect(self, request: ChatRequest) -> Inspection:
+    def inspect(self, request: ModelRequest) -> Inspection:
         """Raises `OutOfTime` through `between`."""
-        messages = self._seams([self._message(message) for message in request.messages])
-        inputs = tuple([self._text(text, "input") for text in request.inputs])
-        prompt = request.prompt
-        if isinstance(prompt, str):
-            prompt = self._text(prompt, "prompt")
-        elif prompt is not None:
-            self._unreadable()
+        texts = self._texts(request)
         for text in constraints(request):
             self._fixed(text)
         findings = self._tally.findings()
@@ -45,8 +40,20 @@ class Prompts:
             return Inspection("block", findings)
         if not self._redacted:
             return Inspection("allow", findings)
-        changed = replace(request, messages=messages, inputs=inputs, prompt=prompt)
-        return Inspection("redact", findings, changed)
+        return Inspection("redact", findings, replace(request, **texts))
+
+    def _texts(self, request: ModelRequest) -> dict[str, Any]:
+        """The field with the texts that a model reads, inspected and where need be rewritten."""
+        match request:
+            case ChatRequest(messages=messages):
+                return {"messages": self._seams([self._message(message) for message in messages])}
+            case CompletionRequest(prompt=str() as prompt):
+                return {"prompt": self._text(prompt, "prompt")}
+            case CompletionRequest():
+                self._unreadable()
+                return {}
+            case EmbeddingRequest(inputs=inputs):
+                return {"inputs": tuple([self._text(text, "input") for text in inputs])}
 
     def _message(self, message: Message) -> Message:
         content = rewritten(message.content, lambda text: self._text(text, message.role))
@@ -119,7 +126,7 @@ class Prompts:
         self._blocked |= self._duties.closed
 
 
-def constraints(request: ChatRequest) -> Iterator[str]:
+def constraints(request: ModelRequest) -> Iterator[str]:
     params = request.params
     yield from params.stop
     yield from params.bad_words

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from math import log2
 
-from gateway.flow.values import ChatRequest
+from gateway.flow.values import ChatRequest, CompletionRequest, ModelRequest
 
 MAX_CHARS = 3000
 """Read at most this much of the newest turns: half of it from each end."""
@@ -88,11 +88,9 @@ class Features:
         return {name: round(value, 4) for name, value in asdict(self).items()}
 
 
-def features_of(request: ChatRequest) -> Features:
+def features_of(request: ModelRequest) -> Features:
     """Traits of the newest user turns, older ones fading; for completions of the prompt."""
-    turns = [text for m in request.messages if m.role == "user" and (text := "\n".join(m.texts))]
-    if not request.messages and isinstance(request.prompt, str):
-        turns = [request.prompt]
+    turns = _turns(request)
     recent = turns[: -TURNS_READ - 1 : -1] or [""]
     weight, found = 1.0, Features()
     for text in recent:
@@ -116,9 +114,20 @@ def features_of(request: ChatRequest) -> Features:
         constraints=found.constraints,
         questions=found.questions,
         turns=_part(len(turns) - 1, 6),
-        tools=float(any(m.role == "tool" for m in request.messages)),
+        tools=float(isinstance(request, ChatRequest) and any(m.role == "tool" for m in request.messages)),
         structured=float(request.params.grammar is not None),
     )
+
+
+def _turns(request: ModelRequest) -> list[str]:
+    """What the user has written, the newest last."""
+    match request:
+        case ChatRequest(messages=messages):
+            return [text for m in messages if m.role == "user" and (text := "\n".join(m.texts))]
+        case CompletionRequest(prompt=str() as prompt):
+            return [prompt]
+        case _:
+            return []
 
 
 def _traits(text: str) -> Features:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from math import exp
 
 from gateway.errors import NotFound
-from gateway.flow.values import ChatRequest, ModelCard, RoutePlan
+from gateway.flow.values import CompletionRequest, EmbeddingRequest, ModelCard, ModelRequest, RoutePlan
 from gateway.routing.features import Features, features_of
 from gateway.settings import RoutingSettings
 
@@ -45,7 +45,7 @@ class ComplexityRouter:
     def __init__(self, settings: RoutingSettings) -> None:
         self._threshold = settings.threshold
 
-    def plan(self, request: ChatRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
+    def plan(self, request: ModelRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
         if not asked.virtual:
             return RoutePlan(asked.id, (asked,), "the model was asked for by name", router_version=ROUTER_VERSION)
         usable = [card for card in permitted if not card.virtual and card.tier and request.action in card.actions]
@@ -99,10 +99,8 @@ def _why(features: Features) -> str:
     return f" ({', '.join(top)})" if top else ""
 
 
-def _fits(request: ChatRequest, card: ModelCard) -> bool:
-    chars = sum(len(text) for message in request.messages for text in message.texts)
-    if isinstance(request.prompt, str):
-        chars += len(request.prompt)
-    elif request.prompt is not None:
-        chars += CHARS_PER_TOKEN * len(request.prompt)
+def _fits(request: ModelRequest, card: ModelCard) -> bool:
+    chars = 0 if isinstance(request, EmbeddingRequest) else sum(map(len, request.texts))
+    if isinstance(request, CompletionRequest) and not isinstance(request.prompt, str):
+        chars = CHARS_PER_TOKEN * len(request.prompt)
     return chars // CHARS_PER_TOKEN + (request.params.max_tokens or 1) <= card.context_window

@@ -63,7 +63,6 @@ def admitted(principal: Principal = ANA, model: str = "auto", **changes: Any) ->
     exchange = Exchange(
         context=context(),
         request=ChatRequest(
-            action="chat",
             model=model,
             messages=(Message.of_text("user", "¿Cuál es el saldo?"),),
             params=GenerationParams(max_tokens=64, temperature=0.7, seed=7),

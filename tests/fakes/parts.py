@@ -26,6 +26,7 @@ from gateway.flow.values import (
     LimitVerdict,
     Message,
     ModelCard,
+    ModelRequest,
     Obligations,
     Prepared,
     Principal,
@@ -44,7 +45,6 @@ MAXI = ModelCard("maxi", backend="engine", tier="large", context_window=200, pri
 AUTO = ModelCard("auto", backend="", virtual=True, context_window=100)
 ANA = Principal(tenant="acme", issuer="https://idp", subject="u-1", roles=frozenset({"analyst"}))
 ASK = ChatRequest(
-    action="chat",
     model="mini",
     messages=(Message.of_text("user", "Hola"),),
     params=GenerationParams(max_tokens=20),
@@ -183,7 +183,7 @@ class FakeCatalog:
 class FakeRouter:
     """A virtual model becomes all permitted ones, the first first."""
 
-    def plan(self, request: ChatRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
+    def plan(self, request: ModelRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
         return RoutePlan(asked.id, tuple(permitted), "as told")
 
 
@@ -208,18 +208,18 @@ class ScriptedBackend:
     yielded: int = 0
     closed: int = 0
 
-    async def prepare(self, request: ChatRequest, card: ModelCard) -> Prepared:
+    async def prepare(self, request: ModelRequest, card: ModelCard) -> Prepared:
         return Prepared(self.tokens, payload=card.id)
 
     def generate(
-        self, request: ChatRequest, card: ModelCard, *, prepared: Prepared, max_output_tokens: int, **_: object
+        self, request: ModelRequest, card: ModelCard, *, prepared: Prepared, max_output_tokens: int, **_: object
     ) -> ScriptedStream:
         assert prepared.payload == card.id, "what another model's backend prepared"
         self.started.append((card.id, max_output_tokens))
         return ScriptedStream(self, card.id, max_output_tokens)
 
     async def embed(
-        self, request: ChatRequest, card: ModelCard, *, prepared: Prepared, **share: object
+        self, request: ModelRequest, card: ModelCard, *, prepared: Prepared, **share: object
     ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
         self.shares.append(share)
         return tuple((0.5, float(number)) for number, _ in enumerate(request.inputs)), Usage(
@@ -277,10 +277,10 @@ class ScriptedStream:
 class BlockingInspector:
     inspection: Inspection = field(default_factory=Inspection)
 
-    async def inspect_input(self, request: ChatRequest, decision: Decision) -> Inspection:
+    async def inspect_input(self, request: ModelRequest, decision: Decision) -> Inspection:
         return self.inspection
 
-    def guard_output(self, request: ChatRequest, decision: Decision) -> None:
+    def guard_output(self, request: ModelRequest, decision: Decision) -> None:
         return None
 
 
@@ -318,8 +318,8 @@ class Bench:
     def finished(self, exchange: Exchange) -> None:
         self.observed.append(exchange)
 
-    def arrival(self, request: ChatRequest = ASK, **changes: object) -> Arrival:
-        async def receive() -> ChatRequest:
+    def arrival(self, request: ModelRequest = ASK, **changes: object) -> Arrival:
+        async def receive() -> ModelRequest:
             return replace(request, **changes)  # type: ignore[arg-type]
 
         context = RequestContext(
@@ -331,7 +331,7 @@ class Bench:
         credential = Credential("authorization", "token")
         return Arrival(context, lambda: credential, receive, lambda: self.gone)
 
-    async def text(self, request: ChatRequest = ASK, **changes: object) -> str:
+    async def text(self, request: ModelRequest = ASK, **changes: object) -> str:
         """The whole answer of one request."""
         async with await self.pipeline().answer(self.arrival(request, **changes)) as answer:
             return "".join([heard(chunk).text async for chunk in answer])

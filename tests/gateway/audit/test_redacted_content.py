@@ -16,7 +16,7 @@ from gateway.audit.content_keys import parse_content_keys
 from gateway.audit.content_reader import ContentReader
 from gateway.audit.service import AuditService
 from gateway.errors import Unavailable
-from gateway.flow.values import Exchange, Message, Obligations
+from gateway.flow.values import ChatRequest, CompletionRequest, Exchange, GenerationParams, Message, Obligations
 from gateway.guardrails.inspector import GuardrailInspector
 from gateway.settings import GuardrailSettings
 from tests.fakes.exchanges import ALLOW, admitted, finished
@@ -33,12 +33,13 @@ def inspector() -> Iterator[GuardrailInspector]:
     inspector.close()
 
 
-def asked(text: str, **changes: Any) -> Exchange:
+def asked(text: str | CompletionRequest) -> Exchange:
     """Policy asks for a redacted record, and for no redaction of what the model reads."""
     decision = replace(ALLOW, obligations=Obligations(content_logging="redacted", redaction="off"))
     exchange = admitted(asked=decision, decision=decision)
-    assert exchange.request is not None
-    return replace(exchange, request=replace(exchange.request, messages=(Message.of_text("user", text),), **changes))
+    if isinstance(text, str):
+        text = ChatRequest("auto", (Message.of_text("user", text),), params=GenerationParams(max_tokens=64))
+    return replace(exchange, request=text)
 
 
 async def texts(service: AuditService, engine: AsyncEngine, exchange: Exchange) -> dict[str, Any]:
@@ -65,7 +66,10 @@ async def test_prompt_and_answer_are_stored_without_what_inspection_finds(
 async def test_what_cannot_be_redacted_is_not_stored(
     start: Any, engine: AsyncEngine, inspector: GuardrailInspector
 ) -> None:
-    service, exchange = await start(sealer=SEALER, redact=inspector.redacted), asked("", prompt=(1, 2, 3))
+    service, exchange = (
+        await start(sealer=SEALER, redact=inspector.redacted),
+        asked(CompletionRequest("auto", (1, 2, 3))),
+    )
     await service.intent(exchange)
     await service.completion(finished(exchange))
     assert await texts(service, engine, exchange) == {}

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from gateway.backends.echo import PIECE, EchoedAnswer, shown_alone, shown_in
 from gateway.backends.engine_values import MOST_PROMPT_LOGPROBS, require_bounded_evidence
 from gateway.errors import InvalidRequest
-from gateway.flow.values import ChatRequest, Chunk, GenerationParams, PromptLogprobs, TokenLogprob, Usage
+from gateway.flow.values import (
+    Chunk,
+    CompletionRequest,
+    GenerationParams,
+    PromptLogprobs,
+    TokenLogprob,
+    Usage,
+)
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.chunks import heard, said
 
@@ -74,7 +81,7 @@ class Script:
 
 def echoed(prompt: str | tuple[int, ...], chunks: Iterable[Chunk], **params: Any) -> EchoedAnswer:
     ids = tuple(prompt.encode()) if isinstance(prompt, str) else prompt
-    request = ChatRequest("completions", "tiny", prompt=prompt, params=replace(PARAMS, **params))
+    request = CompletionRequest("tiny", prompt=prompt, params=replace(PARAMS, **params))
     return EchoedAnswer(Script(*chunks), request, ids, ByteTokenizer())
 
 

@@ -28,7 +28,16 @@ from gateway.backends.engine_values import as_gateway_error, sampling_of
 from gateway.backends.local_engine import LocalBackend, make_engine
 from gateway.errors import ConfigError, ContextLengthExceeded, InvalidRequest, Unavailable
 from gateway.flow.operation import EngineAction
-from gateway.flow.values import ChatRequest, Chunk, GenerationParams, Message, ModelCard
+from gateway.flow.values import (
+    ChatRequest,
+    Chunk,
+    CompletionRequest,
+    EmbeddingRequest,
+    GenerationParams,
+    Message,
+    ModelCard,
+    ModelRequest,
+)
 from gateway.settings import EngineSettings, ModelSettings
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.chunks import heard
@@ -112,27 +121,27 @@ async def test_an_answer_names_the_model_file_that_made_it(backend: LocalBackend
 
 
 @pytest.mark.parametrize(
-    ("change", "param"),
+    ("request_", "param"),
     [
-        ({"messages": (Message.of_text("user", "palabra " * 475_000),)}, "messages"),
-        ({"action": "completions", "messages": (), "prompt": "x" * 3_800_000}, "prompt"),
-        ({"action": "embeddings", "messages": (), "inputs": ("hola", "palabra " * 400_000)}, "input"),
+        (ChatRequest("tiny", (Message.of_text("user", "palabra " * 475_000),)), "messages"),
+        (CompletionRequest("tiny", "x" * 3_800_000), "prompt"),
+        (EmbeddingRequest("tiny", ("hola", "palabra " * 400_000)), "input"),
     ],
     ids=["chat", "completion", "embedding"],
 )
 async def test_a_prompt_that_cannot_fit_is_refused_without_reading_it_to_its_end(
-    backend: LocalBackend, change: dict[str, Any], param: str
+    backend: LocalBackend, request_: ModelRequest, param: str
 ) -> None:
     started = time.process_time()
     with pytest.raises(ContextLengthExceeded, match="at least") as caught:
-        await backend.prepare(replace(ASK, **change), CARD)
+        await backend.prepare(request_, CARD)
     assert caught.value.param == param
     assert "256" in caught.value.message or "255" in caught.value.message
     assert time.process_time() - started < 1.0
 
 
 async def test_a_prompt_that_fills_the_window_is_counted_exactly(backend: LocalBackend) -> None:
-    request = replace(ASK, action="completions", messages=(), prompt="a" * CARD.context_window)
+    request = CompletionRequest(ASK.model, "a" * CARD.context_window, params=ASK.params)
     assert (await backend.prepare(request, CARD)).prompt_tokens == CARD.context_window
 
 
@@ -166,7 +175,7 @@ async def test_a_later_request_does_not_wait_for_an_earlier_one(backend: LocalBa
 
 
 async def test_an_embedding_is_served_from_its_tenants_share(backend: LocalBackend) -> None:
-    request = replace(ASK, action="embeddings", messages=(), inputs=("una esclusa", "un canal"))
+    request = EmbeddingRequest(ASK.model, ("una esclusa", "un canal"))
     prepared = await backend.prepare(request, CARD)
     _, usage = await backend.embed(request, CARD, prepared=prepared, share_key="acme/ana", priority=3)
     shares = dict(backend._engines["tiny"].stats().shares)

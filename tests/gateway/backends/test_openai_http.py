@@ -13,7 +13,15 @@ from pydantic import SecretStr
 from gateway.backends.openai_http import OpenAIBackend
 from gateway.backends.openai_wire import refusal
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
-from gateway.flow.values import ChatRequest, Chunk, GenerationParams, ModelCard, Prepared
+from gateway.flow.values import (
+    ChatRequest,
+    Chunk,
+    CompletionRequest,
+    EmbeddingRequest,
+    GenerationParams,
+    ModelCard,
+    Prepared,
+)
 from gateway.settings import UpstreamSettings
 from tests.fakes.chunks import Heard, heard
 from tests.fakes.openai_upstream import Upstream
@@ -126,14 +134,14 @@ async def test_a_constraint_is_passed_on(
 
 
 async def test_a_text_completion_uses_its_own_path(backend: OpenAIBackend, upstream: Upstream) -> None:
-    request = replace(ASK, action="completions", messages=(), prompt="Érase")
+    request = CompletionRequest(ASK.model, "Érase", params=ASK.params, stream=ASK.stream)
     assert "".join(chunk.text for chunk in await run(backend, request)) == "Hola, mundo!"
     assert upstream.seen[0].path == "/v1/completions"
     assert upstream.seen[0].body["prompt"] == "Érase"
 
 
 async def test_embeddings_come_back_in_order(backend: OpenAIBackend) -> None:
-    asked = replace(ASK, action="embeddings", inputs=("a", "b"))
+    asked = EmbeddingRequest(ASK.model, ("a", "b"))
     found, usage = await backend.embed(asked, CARD, prepared=Prepared())
     assert found == ((0.5, -0.25, 0.0), (0.5, -0.25, 1.0))
     assert usage.prompt_tokens == 6

@@ -193,7 +193,7 @@ async def test_what_was_prepared_is_gone_after_a_refusal(refusal: str) -> None:
 def _stream(bench: Bench, card: ModelCard) -> Any:
     return type(bench.backend).generate(
         bench.backend,
-        ChatRequest("chat", card.id),
+        ChatRequest(card.id),
         card,
         prepared=Prepared(payload=card.id),
         max_output_tokens=3,

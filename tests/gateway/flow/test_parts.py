@@ -25,7 +25,7 @@ from gateway.flow.parts import (
     rewritten,
     texts_of,
 )
-from gateway.flow.values import ChatRequest, Message, ModelCard, Obligations
+from gateway.flow.values import ChatRequest, CompletionRequest, EmbeddingRequest, Message, ModelCard, Obligations
 from gateway.guardrails.duties import duties_of
 from gateway.guardrails.prompts import Prompts
 
@@ -43,11 +43,11 @@ IMAGE = ImagePart("image/png", b"\x89PNG")
 
 
 def chat(*turns: tuple[Any, ...]) -> ChatRequest:
-    return ChatRequest("chat", "mini", tuple(Message.of_text(*turn) for turn in turns))
+    return ChatRequest("mini", tuple(Message.of_text(*turn) for turn in turns))
 
 
 def of(*parts: Part) -> ChatRequest:
-    return ChatRequest("chat", "mini", (Message("user", (TextPart("mira"), *parts)),))
+    return ChatRequest("mini", (Message("user", (TextPart("mira"), *parts)),))
 
 
 @pytest.mark.parametrize(
@@ -65,19 +65,19 @@ def of(*parts: Part) -> ChatRequest:
             "5bf9feabb65ada8fbf729a26ff456887eebf24f42fbbd1f60e07e7e140fca28d",
         ),
         (
-            ChatRequest("completions", "mini", prompt="Érase una vez"),
+            CompletionRequest("mini", prompt="Érase una vez"),
             "d382d020e6e6d1c56c7089a430c71a8e7b008a0cb35d0b8bf03aeae3a8d0d914",
         ),
         (
-            ChatRequest("completions", "mini", prompt=(1, 2, 3)),
+            CompletionRequest("mini", prompt=(1, 2, 3)),
             "dfd5726d86ed2c8b202855bbea88990ec37a26ab1d2217b55a61b4b6719ff6fd",
         ),
         (
-            ChatRequest("completions", "mini", prompt=(7,)),
+            CompletionRequest("mini", prompt=(7,)),
             "24a6ade6d35f1e5ecc7a2982ec631d0848f6d1a5bd903c1be2c04491e4cc224c",
         ),
         (
-            ChatRequest("embeddings", "mini", inputs=("uno", "", "dos")),
+            EmbeddingRequest("mini", inputs=("uno", "", "dos")),
             "0313333ee55f7c593774ec93d67c2c2ac78f7e4abb6c594c7ce361d552e15856",
         ),
     ],

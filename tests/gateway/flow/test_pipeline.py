@@ -23,12 +23,14 @@ from gateway.errors import (
 from gateway.flow.values import (
     ChatRequest,
     Chunk,
+    EmbeddingRequest,
     Finding,
     GenerationParams,
     Inspection,
     LimitVerdict,
     Message,
     ModelCard,
+    ModelRequest,
     Obligations,
     Outcome,
 )
@@ -36,9 +38,11 @@ from tests.fakes.chunks import heard
 from tests.fakes.parts import ASK, MAXI, MINI, Bench, BlockingInspector, FakeCatalog
 
 
-async def refused(bench: Bench, kind: type[GatewayError], **changes: object) -> GatewayError:
+async def refused(
+    bench: Bench, kind: type[GatewayError], request: ModelRequest = ASK, **changes: object
+) -> GatewayError:
     with pytest.raises(kind) as caught:
-        await bench.text(**changes)
+        await bench.text(request, **changes)
     return caught.value
 
 
@@ -264,7 +268,7 @@ async def test_an_obligation_to_redact_without_an_inspector_refuses() -> None:
 
 async def test_an_action_that_the_model_does_not_serve_is_refused() -> None:
     bench = Bench()
-    assert (await refused(bench, InvalidRequest, action="embeddings")).code == "unsupported_action"
+    assert (await refused(bench, InvalidRequest, EmbeddingRequest("mini", ("a",)))).code == "unsupported_action"
 
 
 async def test_a_bug_of_a_backend_is_a_bare_500_on_record(caplog: pytest.LogCaptureFixture) -> None:
@@ -281,7 +285,7 @@ async def test_a_bug_of_a_backend_is_a_bare_500_on_record(caplog: pytest.LogCapt
 async def test_embeddings_go_through_the_same_stages() -> None:
     bench = Bench()
     bench.catalog.cards = (replace(MINI, actions=("embeddings",)),)
-    request = replace(ASK, action="embeddings", messages=(), inputs=("a", "b"))
+    request = EmbeddingRequest("mini", ("a", "b"))
     async with await bench.pipeline().answer(bench.arrival(request)) as answer:
         chunks = [heard(chunk) async for chunk in answer]
     assert chunks[0].vectors == ((0.5, 0.0), (0.5, 1.0))

@@ -34,7 +34,7 @@ HOSTILE, HARMLESS = load("hostile.yaml"), load("harmless.yaml")
 def inspect(text: str, obligations: Obligations = STRICTEST) -> Inspection:
     duties = duties_of(obligations)
     assert duties is not None
-    return Prompts(duties, lambda: None).inspect(ChatRequest("chat", "mini", (Message.of_text("user", text),)))
+    return Prompts(duties, lambda: None).inspect(ChatRequest("mini", (Message.of_text("user", text),)))
 
 
 def test_the_corpus_is_large_and_in_two_languages() -> None:

@@ -104,7 +104,7 @@ def measure(text: str) -> float:
     duties = duties_of(Obligations(redaction="block", guardrails="strict"))
     assert duties is not None
     started = time.thread_time()
-    Prompts(duties, lambda: None).inspect(ChatRequest("chat", "mini", (Message.of_text("user", text),)))
+    Prompts(duties, lambda: None).inspect(ChatRequest("mini", (Message.of_text("user", text),)))
     return time.thread_time() - started
 
 
@@ -131,7 +131,7 @@ def test_the_work_can_be_stopped_between_two_slices() -> None:
 
     duties = duties_of(Obligations(redaction="redact"))
     assert duties is not None
-    Prompts(duties, between).inspect(ChatRequest("chat", "mini", (Message.of_text("user", "palabra 12 " * 20_000),)))
+    Prompts(duties, between).inspect(ChatRequest("mini", (Message.of_text("user", "palabra 12 " * 20_000),)))
     assert stops >= 2 * 220_000 // SLICE
 
 

@@ -10,7 +10,17 @@ from dataclasses import replace
 import pytest
 
 from gateway.errors import Unavailable
-from gateway.flow.values import ChatRequest, Decision, Effect, GenerationParams, Inspection, Message, Obligations
+from gateway.flow.values import (
+    ChatRequest,
+    CompletionRequest,
+    Decision,
+    Effect,
+    EmbeddingRequest,
+    GenerationParams,
+    Inspection,
+    Message,
+    Obligations,
+)
 from gateway.guardrails import prompts
 from gateway.guardrails.inspector import GuardrailInspector
 from gateway.guardrails.scan import scan
@@ -19,7 +29,7 @@ from gateway.guardrails.window import SLICE
 from gateway.settings import GuardrailSettings
 
 NIF = "36796476H"
-ASK = ChatRequest("chat", "mini", (Message.of_text("user", "Hola"),))
+ASK = ChatRequest("mini", (Message.of_text("user", "Hola"),))
 
 
 @pytest.fixture
@@ -66,8 +76,8 @@ async def test_the_name_of_a_speaker_is_read_too(inspector: GuardrailInspector) 
 
 
 async def test_prompts_and_inputs_are_rewritten(inspector: GuardrailInspector) -> None:
-    completion = ChatRequest("completions", "mini", prompt=f"El DNI {NIF} es de")
-    embedding = ChatRequest("embeddings", "embed", inputs=("uno", f"DNI {NIF}"))
+    completion = CompletionRequest("mini", prompt=f"El DNI {NIF} es de")
+    embedding = EmbeddingRequest("embed", inputs=("uno", f"DNI {NIF}"))
     first, second = await see(inspector, completion, "redact"), await see(inspector, embedding, "redact")
     assert first.request is not None
     assert second.request is not None
@@ -136,7 +146,7 @@ async def test_a_schema_may_name_a_field_password(inspector: GuardrailInspector)
 async def test_token_ids_are_not_taken_for_a_clean_text(
     inspector: GuardrailInspector, redaction: str, guardrails: str, action: str
 ) -> None:
-    seen = await see(inspector, ChatRequest("completions", "mini", prompt=(1, 2, 3)), redaction, guardrails)
+    seen = await see(inspector, CompletionRequest("mini", prompt=(1, 2, 3)), redaction, guardrails)
     assert seen.action == action
     assert [found.category for found in seen.findings] == ["not_inspected"]
 

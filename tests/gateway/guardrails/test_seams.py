@@ -17,7 +17,7 @@ def see(*messages: tuple[str, str], redaction: str = "redact") -> Inspection:
     duties = duties_of(Obligations(redaction=redaction))  # type: ignore[arg-type]
     assert duties is not None
     talk = tuple(Message.of_text(role, content) for role, content in messages)  # type: ignore[arg-type]
-    return Prompts(duties, lambda: None).inspect(ChatRequest("chat", "mini", talk))
+    return Prompts(duties, lambda: None).inspect(ChatRequest("mini", talk))
 
 
 def contents(seen: Inspection) -> list[str]:

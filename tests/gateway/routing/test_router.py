@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.errors import NotFound
-from gateway.flow.values import ChatRequest, GenerationParams, Message, ModelCard, RoutePlan
+from gateway.flow.values import ChatRequest, CompletionRequest, GenerationParams, Message, ModelCard, RoutePlan
 from gateway.routing.features import features_of
 from gateway.routing.router import ROUTER_VERSION, ComplexityRouter
 from gateway.settings import RoutingSettings
@@ -48,7 +48,7 @@ def chat(*turns: str, system: str | None = None, **params: object) -> ChatReques
     messages = [Message.of_text("system", system)] if system else []
     for index, text in enumerate(turns):
         messages.append(Message.of_text("assistant" if index % 2 else "user", text))
-    return ChatRequest("chat", "auto", tuple(messages), params=GenerationParams(**params))  # type: ignore[arg-type]
+    return ChatRequest("auto", tuple(messages), params=GenerationParams(**params))  # type: ignore[arg-type]
 
 
 def plan(request: ChatRequest, permitted: Sequence[ModelCard] = (SMALL, LARGE)) -> RoutePlan:
@@ -141,11 +141,11 @@ def test_magic_words_in_the_system_prompt_change_nothing() -> None:
 @pytest.mark.parametrize(
     "request_",
     [
-        ChatRequest("chat", "auto"),
-        ChatRequest("chat", "auto", (Message.of_text("user", ""),)),
-        ChatRequest("chat", "auto", (Message.of_text("tool", "{}"),)),
-        ChatRequest("completions", "auto", prompt=(1, 2, 3)),
-        ChatRequest("completions", "auto", prompt=""),
+        ChatRequest("auto"),
+        ChatRequest("auto", (Message.of_text("user", ""),)),
+        ChatRequest("auto", (Message.of_text("tool", "{}"),)),
+        CompletionRequest("auto", prompt=(1, 2, 3)),
+        CompletionRequest("auto", prompt=""),
     ],
 )
 def test_requests_without_user_text_are_routed_too(request_: ChatRequest) -> None:
