@@ -103,7 +103,7 @@ async def test_what_fast_mode_acknowledged_before_a_failed_sync_is_written_again
     last = admitted()
     await service.intent(last)
     assert disk.sync_failures_left == 0
-    service._courier.shipper._engine = service._courier._engine = engine
+    service._shipping.shipper._engine = service._shipping._engine = engine
     await service.settle(10)
     assert [row["request_id"] for row in await rows()] == [exchange.request_id for exchange in (*acknowledged, last)]
     (report,) = [report async for report in verify(engine, key=service.commitment_key)]
