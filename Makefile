@@ -29,14 +29,16 @@ fuzz: $(STAMP)  ## damaged and hostile model files, templates, policies and HTTP
 chaos: $(STAMP)  ## kills, freezes, full disks, damaged spools, wrong clocks, overload: whole gateways, with counts
 	@ESCLUSA_CHAOS=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/chaos $(ARGS)
 
-lint: $(STAMP)  ## ruff, mypy strict, import contracts
+lint: $(STAMP)  ## ruff, clang-format, mypy strict, import contracts
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror kernels/cpu/csrc/*
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
 format: $(STAMP)
 	$(BIN)/ruff format .
+	$(BIN)/clang-format -i kernels/cpu/csrc/*
 	$(BIN)/ruff check --fix .
 
 setup: $(STAMP)

@@ -90,8 +90,8 @@ API void esc_rms_norm(const void* x, void* residual, const void* weight, void* y
     rms_norm((const float*)x, (float*)residual, (const float*)weight, (float*)y, rows, n, eps, offset);
 }
 
-API void esc_layer_norm(const void* x, const void* weight, const void* bias, void* y, int64_t rows, int64_t n, float eps,
-                        int x_bf16) {
+API void esc_layer_norm(const void* x, const void* weight, const void* bias, void* y, int64_t rows, int64_t n,
+                        float eps, int x_bf16) {
   // Weight and bias come in the dtype of x.
   over_rows(rows, n, [&](int64_t row) {
     if (x_bf16)
@@ -231,8 +231,9 @@ API void esc_pack_int8(const void* source, int source_bf16, int64_t n, int64_t k
                        float* scale) {
   pack_int8(source, source_bf16 != 0, n, k, row0, weight, scale);
 }
-API void esc_pack_groups(const uint8_t* codes, const float* scale, const float* min, int64_t n, int64_t k, int64_t group,
-                         int64_t row0, int bits, void* weight, uint16_t* group_scale, uint16_t* group_min) {
+API void esc_pack_groups(const uint8_t* codes, const float* scale, const float* min, int64_t n, int64_t k,
+                         int64_t group, int64_t row0, int bits, void* weight, uint16_t* group_scale,
+                         uint16_t* group_min) {
   pack_groups(codes, scale, min, n, k, group, row0, bits, weight, group_scale, group_min);
 }
 

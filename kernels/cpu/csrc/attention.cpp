@@ -34,7 +34,10 @@ TileView view_tile(const Plan& plan, const Cache& cache, int64_t sequence, int64
   const int64_t bytes = cache.bf16 ? 2 : 4;
   return {(const char*)cache.key + (at * cache.key_elements() + inner * 16 * cache.dim) * bytes,
           (const char*)cache.value + (at * cache.value_elements() + inner * 16 * cache.dims()) * bytes,
-          block * cache.block_size + inner * 16, (int)std::min<int64_t>(16, cache.block_size - inner * 16), 0, 0};
+          block * cache.block_size + inner * 16,
+          (int)std::min<int64_t>(16, cache.block_size - inner * 16),
+          0,
+          0};
 }
 
 int64_t tile_first_key(const Cache& cache, int64_t tile) {
@@ -176,7 +179,8 @@ void chunk_band(const float* q, int64_t dim, int64_t dims, const TileView* tiles
   }
 }
 
-typedef void (*ChunkFunction)(const float*, int64_t, int64_t, const TileView*, int, int64_t, float, int64_t, Band&, float*);
+typedef void (*ChunkFunction)(const float*, int64_t, int64_t, const TileView*, int, int64_t, float, int64_t, Band&,
+                              float*);
 template <bool BF16>
 ChunkFunction chunk_function(int rows) {
   switch (rows) {
@@ -352,7 +356,9 @@ void read_kv(const Cache& cache, T* key, T* value, int64_t slot, int64_t kv_head
   for (int64_t d = 0; d < dim; d++) {
     if (cache.bf16) {
       put(key + d, widen(((const uint16_t*)cache.key)[tile + lane * 2 + d / 2 * 32 + d % 2]));
-      put(value + d, widen(((const uint16_t*)cache.value)[at * cache.value_elements() + (offset / 2 * dims + d) * 2 + offset % 2]));
+      put(value + d,
+          widen(
+              ((const uint16_t*)cache.value)[at * cache.value_elements() + (offset / 2 * dims + d) * 2 + offset % 2]));
     } else {
       put(key + d, ((const float*)cache.key)[tile + lane + d * 16]);
       put(value + d, ((const float*)cache.value)[at * cache.value_elements() + offset * dims + d]);

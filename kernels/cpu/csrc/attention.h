@@ -22,7 +22,7 @@ struct Cache {
 
   int64_t tiles() const { return (block_size + 15) / 16; }
   int64_t dims() const { return (dim + 15) / 16 * 16; }
-  int64_t key_elements() const { return tiles() * 16 * dim; }     // of one block and kv head
+  int64_t key_elements() const { return tiles() * 16 * dim; }  // of one block and kv head
   int64_t value_elements() const { return tiles() * 16 * dims(); }
 };
 

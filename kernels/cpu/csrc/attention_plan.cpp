@@ -45,8 +45,9 @@ int make_plan(Plan& plan, const int32_t* query_start, const int32_t* kv_len, int
       if (!deterministic && count == 1 && busy < 2 * threads())
         parts = std::max<int64_t>(1, std::min((2 * threads() + busy - 1) / busy, (end - start) / 16));
       // Several heads an item where enough items are left for all threads and the rows are few.
-      const int64_t together =
-          parts > 1 || busy < 16 * threads() ? 1 : std::clamp<int64_t>(MAX_ROWS / 2 / (count * group), 1, plan.kv_heads);
+      const int64_t together = parts > 1 || busy < 16 * threads()
+                                   ? 1
+                                   : std::clamp<int64_t>(MAX_ROWS / 2 / (count * group), 1, plan.kv_heads);
       for (int64_t head = 0; head < plan.kv_heads; head += together) {
         if (parts == 1) {
           const int32_t heads = (int32_t)std::min(together, plan.kv_heads - head);

@@ -84,7 +84,8 @@ void rotate_and_store(const StackCall& stack, const Layer& layer, int64_t positi
 }
 
 // residual += x, then the norm of it.
-void add_and_norm(float* residual, const float* x, const float* weight, float* out, int64_t n, float eps, float offset) {
+void add_and_norm(float* residual, const float* x, const float* weight, float* out, int64_t n, float eps,
+                  float offset) {
   if (x) for_lanes(n, [&](int64_t i, int c) { store_n(residual + i, load_n(residual + i, c) + load_n(x + i, c), c); });
   rms_norm_row(residual, weight, out, n, eps, offset);
 }
@@ -132,7 +133,8 @@ struct Pass {
     float* inner = space.inner.floats(count * gate_up.n);
     if (can_gate(gate_up)) {
       const RowBlocks blocks(gate_up, count);
-      multiply_gated(gate_up, blocks, gather(gate_up, blocks, space.packed, normed), inner, layer.gelu != 0, {layer.down});
+      multiply_gated(gate_up, blocks, gather(gate_up, blocks, space.packed, normed), inner, layer.gelu != 0,
+                     {layer.down});
     } else {
       pitch = gate_up.n;
       project(gate_up, {layer.down}, count, space.packed, inner, normed);
@@ -141,8 +143,8 @@ struct Pass {
       });
     }
     const Following next{number + 1 < stack.count ? stack.layers[number + 1].qkv : nullptr};
-    project(
-        *layer.down, next, count, space.packed, out, [&](int64_t start, int, float*) { return inner + start * pitch; }, pitch);
+    project(*layer.down, next, count, space.packed, out,
+            [&](int64_t start, int, float*) { return inner + start * pitch; }, pitch);
   }
 };
 

@@ -34,15 +34,17 @@ typedef void (*TileFunction)(const Linear&, const void*, const float*, const flo
 template <int KIND>
 TileFunction tile_for(int rows, int panels) {
   switch (rows * 8 + panels) {
+    // clang-format off
 #define CASE(R, P) case R * 8 + P: return Tile<KIND, R, PER_PANEL * P>::run;
     CASE(1, 1) CASE(2, 1) CASE(3, 1)
 #if defined(__AVX512F__)
-    CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2) CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1)
-    CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
+    CASE(1, 4) CASE(2, 4) CASE(3, 4) CASE(1, 2) CASE(2, 2) CASE(3, 2) CASE(4, 2) CASE(5, 2) CASE(6, 2)
+    CASE(4, 1) CASE(5, 1) CASE(6, 1) CASE(7, 1) CASE(8, 1) CASE(9, 1) CASE(10, 1) CASE(11, 1) CASE(12, 1)
 #if defined(__AVX512FP16__)
     CASE(4, 4) CASE(5, 4) CASE(6, 4) CASE(7, 2) CASE(8, 2) CASE(9, 2) CASE(10, 2) CASE(11, 2) CASE(12, 2)
 #endif
 #endif
+    // clang-format on
 #undef CASE
   }
   return nullptr;
@@ -82,7 +84,8 @@ Ahead first_of(const Following& following, int64_t lane, int64_t calls) {
 // each panel of the first half with its like in the second and calls write(tile, height, side by side, panel, first row),
 // tile being [height][2 * 32] where side by side and [2][height][32] otherwise.
 template <bool PAIRED, class Write>
-void sweep(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, const Following& following, const Write& write) {
+void sweep(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, const Following& following,
+           const Write& write) {
   if (blocks.rows == 0) return;
   const int64_t panels = (l.n + PANEL - 1) / PANEL / (PAIRED ? 2 : 1), stride = panel_bytes(l);
   const int64_t k_padded = padded_k(l), bytes = element_bytes(l), groups = scaled(l) ? groups_of(l) : 0;
@@ -163,7 +166,8 @@ void prefer_bf16_dot(bool) {}
 
 void multiply(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, void* y, int64_t ldy, bool y_bf16,
               const Following& following) {
-  sweep<false>(l, blocks, rows, following, [&](const float* tile, int height, int64_t at_once, int64_t panel, int64_t start) {
+  sweep<false>(l, blocks, rows, following,
+               [&](const float* tile, int height, int64_t at_once, int64_t panel, int64_t start) {
     if (y_bf16)
       write_tile(tile, height, (int)at_once * PANEL, l, panel * PANEL, (uint16_t*)y + start * ldy, ldy);
     else
@@ -176,7 +180,8 @@ bool can_gate(const Linear& l) { return l.n % (2 * PANEL) == 0; }
 void multiply_gated(const Linear& l, const RowBlocks& blocks, const PackedRows& rows, float* y, bool gelu,
                     const Following& following) {
   const int64_t half = l.n / 2;
-  sweep<true>(l, blocks, rows, following, [&](const float* tile, int height, bool side_by_side, int64_t panel, int64_t start) {
+  sweep<true>(l, blocks, rows, following,
+              [&](const float* tile, int height, bool side_by_side, int64_t panel, int64_t start) {
     const int64_t pitch = side_by_side ? 2 * PANEL : PANEL, up = side_by_side ? PANEL : height * PANEL;
     for (int r = 0; r < height; r++)
       for (int v = 0; v < PANEL; v += LANES) {

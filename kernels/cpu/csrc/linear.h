@@ -62,8 +62,8 @@ struct RowBlocks {
 // hold the value twice.
 struct PackedRows {
   void* codes;
-  float* scale;    // per block [groups][height], quantised kinds
-  float* offset;   // same shape: float sum of the activations of the group
+  float* scale;   // per block [groups][height], quantised kinds
+  float* offset;  // same shape: float sum of the activations of the group
 };
 
 int64_t packed_rows_bytes(const Linear& linear, int64_t rows);

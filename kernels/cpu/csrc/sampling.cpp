@@ -274,8 +274,8 @@ int64_t sample_row(const T* logits, int64_t vocab, const SampleSettings& setting
 }
 
 template <class T>
-void stats_row(const T* logits, int64_t vocab, int64_t token, int64_t top_k, float* out, int64_t* rank, int64_t* top_ids,
-               float* top_logprobs) {
+void stats_row(const T* logits, int64_t vocab, int64_t token, int64_t top_k, float* out, int64_t* rank,
+               int64_t* top_ids, float* top_logprobs) {
   const Best best = best_of(logits, vocab);
   const float chosen = get(logits + token);
   vf first = splat(NONE), second = splat(NONE);

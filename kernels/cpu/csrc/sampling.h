@@ -18,7 +18,7 @@ template <class T>
 int64_t sample_row(const T* logits, int64_t vocab, const SampleSettings& settings);
 // out: logprob, logsumexp, entropy, margin; top ids and log-probabilities, most likely first.
 template <class T>
-void stats_row(const T* logits, int64_t vocab, int64_t token, int64_t top_k, float* out, int64_t* rank, int64_t* top_ids,
-               float* top_logprobs);
+void stats_row(const T* logits, int64_t vocab, int64_t token, int64_t top_k, float* out, int64_t* rank,
+               int64_t* top_ids, float* top_logprobs);
 
 }  // namespace esclusa

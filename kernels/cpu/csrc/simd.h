@@ -242,9 +242,7 @@ INLINE uint16_t narrow(float f) {
   if ((bits & 0x7fffffff) > 0x7f800000) return 0x7fc0;
   return (uint16_t)((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
-INLINE vf load(const uint16_t* p) {
-  return as_float(load_words(p) << 16);
-}
+INLINE vf load(const uint16_t* p) { return as_float(load_words(p) << 16); }
 INLINE void store(uint16_t* p, vf x) {
 #ifdef __AVX512BF16__
   *(__m256i_u*)p = (__m256i)_mm512_cvtneps_pbh((__m512)x);

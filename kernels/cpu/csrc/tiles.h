@@ -58,8 +58,8 @@ INLINE void spill(float* out, nf (&sum)[R][V]) {
 
 template <int R, int V>
 struct Tile<F32, R, V> {
-  static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
-                  int64_t, Ahead& ahead, float* out) {
+  static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride,
+                  int64_t, int64_t, Ahead& ahead, float* out) {
     const float* a = (const float*)codes;
     nf sum[R][V] = {};
     for (int64_t k = 0; k < l.k; k++, a += R) {
@@ -79,8 +79,8 @@ struct Tile<F32, R, V> {
 
 template <int R, int V>
 struct Tile<BF16, R, V> {
-  static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride, int64_t,
-                  int64_t, Ahead& ahead, float* out) {
+  static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride,
+                  int64_t, int64_t, Ahead& ahead, float* out) {
     const int64_t pairs = (l.k + 1) / 2;
     nf sum[R][V] = {};
 #if defined(__AVX512BF16__)
