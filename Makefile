@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: serve test attack fuzz chaos lint format setup check clean
+.PHONY: serve test attack fuzz chaos lint warnings sanitize format setup check clean
 .DEFAULT_GOAL := serve
 
 serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, two demo models, the gateway
@@ -36,6 +36,18 @@ lint: $(STAMP)  ## ruff, clang-format, mypy strict, import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
+warnings: $(STAMP)  ## build the C++ kernels for every instruction set with -Wall -Wextra -Werror
+	@ESCLUSA_CPU_WERROR=1 $(BIN)/python -m kernels.cpu.build
+
+sanitize: export ESCLUSA_CPU_SANITIZE = 1
+sanitize: export ESCLUSA_KERNEL_CACHE = build/sanitize
+sanitize: $(STAMP)  ## the kernels' tests on libraries with AddressSanitizer and UBSan, for each set that this CPU has
+	@$(BIN)/python -m kernels.cpu.build $$($(BIN)/python -c 'from kernels.cpu import build; print(*build.candidate_isas())')
+	@# The run time of the sanitizers has to be there first; Python itself frees little at its end, which is no leak of ours.
+	@cxx=$${CXX:-g++}; LD_PRELOAD="$$($$cxx -print-file-name=libasan.so) $$($$cxx -print-file-name=libubsan.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 OMP_NUM_THREADS=1 \
+	  $(BIN)/python -m pytest tests/kernels --ignore tests/kernels/test_build.py $(ARGS)
+
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i kernels/cpu/csrc/*
@@ -43,7 +55,7 @@ format: $(STAMP)
 
 setup: $(STAMP)
 
-check: lint test
+check: lint warnings test
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Esclusa needs Python 3.11 or newer; found $$($(PYTHON) --version). Set PYTHON=python3.11"; exit 1; }

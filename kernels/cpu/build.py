@@ -22,7 +22,13 @@ from functools import lru_cache
 from pathlib import Path
 
 SOURCES = Path(__file__).parent / "csrc"
-COMMON_FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fno-math-errno", "-fvisibility=hidden", "-pthread", "-w")
+COMMON_FLAGS = ("-std=c++17", "-fPIC", "-fno-math-errno", "-fvisibility=hidden", "-pthread")
+QUIET = ("-w",)
+"""A newer compiler's new warning must neither stop nor fill the log of somebody who only runs the product."""
+STRICT = ("-Wall", "-Wextra", "-Werror")
+OPTIMIZED = ("-O3",)
+SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+"""Loads only into a process that has the sanitizers' run time from its start (`make sanitize`)."""
 AVX512 = (
     "-mavx512f",
     "-mavx512bw",
@@ -52,6 +58,9 @@ ISA_NEEDS: dict[str, frozenset[str]] = {
 }
 ISA_VARIABLE = "ESCLUSA_CPU_ISA"
 CACHE_VARIABLE = "ESCLUSA_KERNEL_CACHE"
+STRICT_VARIABLE = "ESCLUSA_CPU_WERROR"
+SANITIZE_VARIABLE = "ESCLUSA_CPU_SANITIZE"
+"""Set to 1 by developers: warnings are errors; the library checks its own memory accesses and arithmetic."""
 COMPILER_TIMEOUT_S = 300
 
 
@@ -122,12 +131,19 @@ def cache_directory() -> Path:
     return Path(base) / "esclusa" / "kernels"
 
 
+def compiler_flags(isa: str) -> tuple[str, ...]:
+    """All flags of one instruction set, by the developers' variables."""
+    warnings = STRICT if os.environ.get(STRICT_VARIABLE) == "1" else QUIET
+    checks = SANITIZED if os.environ.get(SANITIZE_VARIABLE) == "1" else OPTIMIZED
+    return (*COMMON_FLAGS, *warnings, *checks, *ISA_FLAGS[isa])
+
+
 def library_path(isa: str) -> Path:
     """The path of the library of this source: any change of source, flags or machine type makes another name."""
     digest = hashlib.sha256()
     for source in sorted(SOURCES.iterdir()):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    digest.update(repr((COMMON_FLAGS, ISA_FLAGS[isa], platform.machine(), sys.platform)).encode())
+    digest.update(repr((compiler_flags(isa), platform.machine(), sys.platform)).encode())
     return cache_directory() / f"libesclusa-{isa}-{digest.hexdigest()[:16]}.so"
 
 
@@ -164,14 +180,14 @@ def _compile(cxx: str, isa: str, target: Path) -> None:
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         sources = sorted(SOURCES.glob("*.cpp"))
         objects = [Path(scratch) / f"{source.stem}.o" for source in sources]
-        flags = [*COMMON_FLAGS, *ISA_FLAGS[isa]]
+        flags = compiler_flags(isa)
         commands = [
             [cxx, *flags, "-c", str(source), "-o", str(obj)] for source, obj in zip(sources, objects, strict=True)
         ]
         with ThreadPoolExecutor(max_workers=max(1, min(4, os.cpu_count() or 1))) as pool:
             list(pool.map(_run, commands))
         library = Path(scratch) / target.name
-        _run([cxx, "-shared", "-pthread", *map(str, objects), "-o", str(library)])
+        _run([cxx, "-shared", *flags, *map(str, objects), "-o", str(library)])
         # Atomic: nobody ever sees half a library.
         library.replace(target)
     sys.stderr.write(f"esclusa: CPU kernels built in {time.monotonic() - started:.1f} s\n")

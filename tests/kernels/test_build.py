@@ -82,6 +82,29 @@ def test_the_best_instructions_of_the_cpu_come_first(monkeypatch: pytest.MonkeyP
     assert build.candidate_isas() == ["avx512", "avx2", "scalar"]
 
 
+def test_warnings_stop_the_build_of_a_developer_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    (sources / "odd.cpp").write_text("static int never_called() { return 1; }\n")
+    monkeypatch.setattr(build, "SOURCES", sources)
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.delenv(build.STRICT_VARIABLE, raising=False)
+    assert build.build("scalar").exists()
+    monkeypatch.setenv(build.STRICT_VARIABLE, "1")
+    with pytest.raises(build.BuildError, match="never_called"):
+        build.build("scalar")
+
+
+def test_a_sanitized_library_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(build.SANITIZE_VARIABLE, raising=False)
+    shipped = build.library_path("scalar")
+    monkeypatch.setenv(build.SANITIZE_VARIABLE, "1")
+    assert build.library_path("scalar") != shipped
+    assert "-fsanitize=address,undefined" in build.compiler_flags("scalar")
+
+
 def test_an_unwritable_cache_is_a_reason_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(build.CACHE_VARIABLE, "/proc/no-such-place")
     with pytest.raises(build.BuildError, match="not writable"):
