@@ -23,7 +23,7 @@ def descendants(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 def sent_by_callers() -> list[type[BaseModel]]:
     bodies = [body for body, *_ in ROUTES.values()]
-    found = {*bodies, *descendants(AdminBody), PolicySet, EventQuery}
+    found: set[type[BaseModel]] = {*bodies, *descendants(AdminBody), PolicySet, EventQuery}
     return sorted((model for model in found if model.__module__.startswith("gateway.")), key=lambda one: one.__name__)
 
 

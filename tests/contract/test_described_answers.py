@@ -29,7 +29,7 @@ from tests.fakes.stage import Stage
 
 METHODS = {"get", "post", "put", "patch", "delete"}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hola"}], "max_tokens": 3, "seed": 1}
-TEXT = {"model": "tiny", "prompt": "Hola", "max_tokens": 3}
+TEXT = {"model": "tiny", "prompt": "Hola", "max_tokens": 3, "seed": 1}
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_audit_events_are_as_described(stage: Stage) -> None:
     httpx2.post(f"{stage.url}/v1/chat/completions", json=CHAT, headers=stage.headers(), timeout=30)
     httpx2.post(f"{stage.url}/v1/chat/completions", json=CHAT, headers={"authorization": "Bearer nobody"})
     auditor = stage.headers("auditor", sub="u-auditor")
-    deadline, found = time.monotonic() + 10, {"data": []}
+    deadline, found = time.monotonic() + 10, dict[str, Any](data=[])
     while len(found["data"]) < 3 and time.monotonic() < deadline:
         found = httpx2.get(f"{stage.url}/admin/v1/audit/events", headers=auditor).json()
     holds(EventPage, found)

@@ -159,7 +159,7 @@ def test_a_stream_says_the_same_as_a_whole_answer(client: OpenAI, max_tokens: in
     for chunk in completed(client, SPANISH, stream=True, **asked):
         text += chunk.choices[0].text
         for name, values in (
-            (chunk.choices[0].logprobs or openai.types.CompletionChoice.model_construct())
+            (chunk.choices[0].logprobs or openai.types.completion_choice.Logprobs.model_construct())
             .model_dump(include={"tokens", "token_logprobs", "top_logprobs", "text_offset"})
             .items()
         ):

@@ -23,8 +23,8 @@ from tests.fakes.stage import Stage, UpstreamThread, stage_settings
 pytestmark = [pytest.mark.models, pytest.mark.timeout(240)]
 
 SMALL_ID, LARGE_ID = "smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"
-RIVERS = [{"role": "user", "content": "Name three rivers of Colombia."}]
-HARD = [
+RIVERS: Any = [{"role": "user", "content": "Name three rivers of Colombia."}]
+HARD: Any = [
     {
         "role": "user",
         "content": "Write a Python function that proves, step by step, whether a number is prime, then explain the "

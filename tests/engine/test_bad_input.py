@@ -133,7 +133,13 @@ async def real(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[
     """An engine over a small real model, and what it answers to the good requests when nobody disturbs it."""
     folder = tmp_path_factory.mktemp("llama")
     save_small_llama(folder)
-    settings = {"dtype": "float32", "device": "cpu", "block_size": 4, "num_kv_blocks": 256, "max_model_len": 256}
+    settings: dict[str, Any] = {
+        "dtype": "float32",
+        "device": "cpu",
+        "block_size": 4,
+        "num_kv_blocks": 256,
+        "max_model_len": 256,
+    }
     engine = AsyncEngine(
         EngineConfig(str(folder), max_num_seqs=16, deterministic=True, cache_salt_required=False, **settings)
     )

@@ -61,7 +61,7 @@ def any_request(rng: random.Random, name: str) -> GenerationRequest:
     """A request that uses some of everything; grammars exclude what contradicts them."""
     most = rng.randint(1, 24)
     kind = rng.random()
-    grammar, free = None, {}
+    grammar, free = None, dict[str, Any]()
     if kind < 0.15:
         grammar = Grammar("regex", "[a-z]{2,12}x?")
     elif kind < 0.25:
@@ -130,7 +130,7 @@ async def test_a_storm_gives_every_request_what_it_gets_alone(start: Start, poli
     tight = {"num_kv_blocks": 30, "max_num_seqs": 6, "max_num_batched_tokens": 24, "starvation_bound_s": 0.05}
     stormy = await start(scheduling_policy=policy, **tight)
     requests = [any_request(rng, f"r{i}") for i in range(60)]
-    answers = await asyncio.gather(
+    answers: list[Any] = await asyncio.gather(
         *(collect(stormy.generate(request)) for request in requests),
         *(hang_up(stormy, rng, any_request(rng, f"victim{i}")) for i in range(40)),
         *(stormy.embed([[1, 2, i]]) for i in range(8)),
@@ -152,7 +152,7 @@ async def test_a_storm_gives_every_request_what_it_gets_alone(start: Start, poli
 
 async def test_the_choices_of_a_request_are_what_their_seeds_give_alone(start: Start) -> None:
     engine = await start()
-    sampling = {"temperature": 1.0, "max_tokens": 12, "logprobs": 2, "ignore_eos": True}
+    sampling: dict[str, Any] = {"temperature": 1.0, "max_tokens": 12, "logprobs": 2, "ignore_eos": True}
     together = await collect(
         engine.generate(GenerationRequest("n", (1, 2, 3), SamplingParams(n=3, seed=5, **sampling), cache_salt=b"t"))
     )
@@ -237,7 +237,7 @@ async def test_sleep_under_load_ends_everybody_well_and_wakes_to_the_same_answer
     await until(lambda: engine.stats().kv.free_blocks == 400)
 
 
-FAMILIES = {
+FAMILIES: dict[str, Any] = {
     "mistral, every layer windowed": ("Mistral", {"sliding_window": 6, "head_dim": 8}),
     "gemma 3, windowed and full layers": (
         "Gemma3",

@@ -66,9 +66,10 @@ class HandDriver:
         self._steps += 1
         result = self.runner.execute(Step(self._steps, tuple(work)))
         for item in work:
-            item.sequence.num_computed += item.num_new
+            sequence = self.sequences[item.slot]
+            sequence.num_computed += item.num_new
             if item.slot in result.tokens:
-                item.sequence.token_ids.append(result.tokens[item.slot].token_id)
+                sequence.token_ids.append(result.tokens[item.slot].token_id)
         return result
 
     def generate(self, count: int) -> list[list[SampledToken]]:

@@ -107,8 +107,8 @@ class Upstream:
             await self._event(writer, {"choices": [{"index": 0, **choice, "finish_reason": None}]})
             if self.mode == "die" and number == 1:
                 return
-        choice = {"delta": {}} if chat else {"text": ""}
-        await self._event(writer, {"choices": [{"index": 0, **choice, "finish_reason": reason}]})
+        end: dict[str, Any] = {"delta": {}} if chat else {"text": ""}
+        await self._event(writer, {"choices": [{"index": 0, **end, "finish_reason": reason}]})
         await self._event(writer, {"choices": [], **self._usage(11, len(words))})
         await self._raw(writer, b"data: [DONE]\n\n")
         writer.write(b"0\r\n\r\n")

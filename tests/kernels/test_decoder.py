@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 from kernels.contracts import DecoderLayer, KernelError, Ops
 from tests.kernels.conftest import Batch
 
-VARIANTS = {
+VARIANTS: dict[str, Any] = {
     "llama": {},
     "qwen2": {"bias": True},
     "qwen3": {"head_norms": True},

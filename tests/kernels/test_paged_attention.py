@@ -92,9 +92,9 @@ def test_a_plan_whose_blocks_are_gone_refuses_a_wider_view(cpu: Ops) -> None:
 def test_impossible_plans_are_refused(
     cpu: Ops, starts: list[int], lengths: list[int], table: list[list[int]], message: str
 ) -> None:
-    tensors = [torch.tensor(x, dtype=torch.int32) for x in (starts, lengths, table)]
+    first, second, blocks = (torch.tensor(x, dtype=torch.int32) for x in (starts, lengths, table))
     with pytest.raises(KernelError, match=message):
-        cpu.plan_attention(*tensors, 16, 2, 1, 16)
+        cpu.plan_attention(first, second, blocks, 16, 2, 1, 16)
 
 
 def test_a_block_outside_the_cache_is_refused(cpu: Ops) -> None:

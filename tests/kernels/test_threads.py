@@ -18,9 +18,8 @@ from tests.kernels.conftest import Batch
 def four_threads(cpu: Ops) -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(4)
-    cpu.plan_attention(
-        *(torch.zeros(n, dtype=torch.int32) for n in (1, 0)), torch.zeros(0, 1, dtype=torch.int32), 16, 1, 1, 16
-    )
+    starts, lengths, table = (torch.zeros(shape, dtype=torch.int32) for shape in ((1,), (0,), (0, 1)))
+    cpu.plan_attention(starts, lengths, table, 16, 1, 1, 16)
     yield
     torch.set_num_threads(before)
 

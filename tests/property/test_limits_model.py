@@ -98,7 +98,15 @@ class Pair:
         for bound, _ in await self.real.read(self.rules):
             if bound.previous_key is not None:
                 before = Tally(requests=requests, used_in=tokens, used_out=tokens // 2, used_cost=tokens, held_in=3)
-                fields = {"r": requests, "ui": tokens, "uo": tokens // 2, "uc": tokens, "hi": 3, "ho": 0, "hc": 0}
+                fields: dict[Any, Any] = {
+                    "r": requests,
+                    "ui": tokens,
+                    "uo": tokens // 2,
+                    "uc": tokens,
+                    "hi": 3,
+                    "ho": 0,
+                    "hc": 0,
+                }
                 await self.server.hset(bound.previous_key, mapping=fields)
                 self.model._counters[bound.previous_key] = _Counter(before, bound.window.end_ms)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import abc
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def make_runner(directory: Path, **changes: Any) -> ModelRunner:
-    defaults = {"dtype": "float32", "device": "cpu", "block_size": 4, "num_kv_blocks": 256, "max_num_seqs": 16}
+    defaults: dict[str, Any] = {
+        "dtype": "float32",
+        "device": "cpu",
+        "block_size": 4,
+        "num_kv_blocks": 256,
+        "max_num_seqs": 16,
+    }
     return ModelRunner(EngineConfig(str(directory), **(defaults | changes)))
 
 
@@ -98,7 +106,7 @@ def test_copied_blocks_serve_another_sequence(runner: ModelRunner) -> None:
 @pytest.mark.parametrize("chunk", [1, 4, 100])
 def test_prompt_logprobs_equal_the_full_forward(runner: ModelRunner, folder: tuple[Path, Any], chunk: int) -> None:
     sequence = HandSequence(PROMPT, replace(GREEDY, prompt_logprobs=3))
-    driver, found = HandDriver(runner, [sequence], chunk=chunk), []
+    driver, found = HandDriver(runner, [sequence], chunk=chunk), list[Any]()
     while sequence.num_computed < len(PROMPT):
         found += driver.step(prompt_logprobs=True).prompt_logprobs[0]
     with torch.no_grad():
@@ -112,7 +120,8 @@ def test_prompt_logprobs_equal_the_full_forward(runner: ModelRunner, folder: tup
 
 @pytest.mark.parametrize("chunk", [2, 100])
 def test_pooled_vectors_are_the_mean_hidden_state(runner: ModelRunner, folder: tuple[Path, Any], chunk: int) -> None:
-    driver, pooled = HandDriver(runner, [HandSequence(PROMPT)], chunk=chunk), {}
+    driver = HandDriver(runner, [HandSequence(PROMPT)], chunk=chunk)
+    pooled: Mapping[int, abc.Sequence[float]] = {}
     while not pooled:
         pooled = driver.step(pool=True).pooled
     with torch.no_grad():

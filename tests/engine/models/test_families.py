@@ -156,7 +156,7 @@ def run_paged(model: Decoder, ops: Any, prompts: list[list[int]], chunks: list[i
             out = model.logits(model.last_norm(hidden))
             for item, first, end in zip(work, t.row_starts, t.row_starts[1:], strict=False):
                 logits[item.slot].append(out[first:end].clone())
-                item.sequence.num_computed += item.num_new
+                sequences[item.slot].num_computed += item.num_new
     return [torch.cat(parts) for parts in logits]
 
 

@@ -268,7 +268,11 @@ async def test_what_a_request_has_cost_can_be_read_before_its_end(start: Start) 
 
 async def test_a_request_that_is_given_up_in_its_prefill_has_cost_what_was_prefilled(start: Start) -> None:
     hold = threading.Semaphore(3)
-    engine = await start(FakeRunner(before_step=lambda _: hold.acquire(timeout=HANG_S)), max_num_batched_tokens=4)
+
+    def held(_: Step) -> None:
+        hold.acquire(timeout=HANG_S)
+
+    engine = await start(FakeRunner(before_step=held), max_num_batched_tokens=4)
     long = engine.generate(request("a", [7] * 40, max_tokens=5))
     await until(lambda: long.used().prompt_tokens == 12)
     await long.aclose()
@@ -451,7 +455,11 @@ async def test_a_request_that_kills_the_loop_twice_is_refused_and_the_rest_go_on
 
 async def test_a_step_that_does_not_return_is_reported_to_its_waiters(start: Start) -> None:
     release = threading.Event()
-    engine = await start(FakeRunner(before_step=lambda _: release.wait(HANG_S)), options={"watchdog_s": 0.08})
+
+    def held(_: Step) -> None:
+        release.wait(HANG_S)
+
+    engine = await start(FakeRunner(before_step=held), options={"watchdog_s": 0.08})
     stream = engine.generate(request("a"))
     with pytest.raises(EngineUnavailable, match="stalled"):
         await collect(stream)

@@ -16,7 +16,7 @@ from tests.fakes.parts import ASK, Bench
 
 
 class BrokenShape(ChatShape):
-    def delta(self, chunk: Any, offset: int) -> dict[str, Any]:
+    def delta(self, delta: Any, finish_reason: Any, offsets: Any) -> dict[str, Any]:
         raise ZeroDivisionError("secret text")
 
     def whole(self, index: int, parts: Any) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import struct
+from typing import Any
 
 import httpx2
 import pytest
@@ -51,11 +52,12 @@ def test_a_chat_model_serves_no_embeddings(stage: Stage) -> None:
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"])
 def test_every_inference_route_runs_the_same_policy(stage: Stage, path: str) -> None:
-    body = {
+    bodies: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
         "/v1/completions": {"prompt": "x"},
         "/v1/embeddings": {"input": "x"},
-    }[path]
+    }
+    body = bodies[path]
     model = "embed" if path.endswith("embeddings") else "maxi"
     refused = httpx2.post(stage.url + path, json={"model": model, **body}, headers=stage.headers("employee"))
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "model_not_permitted")

@@ -88,7 +88,7 @@ async def test_a_record_covers_its_rows_and_its_group_only(trail: AuditService, 
 
 
 def test_the_end_of_an_interrupted_request_commits_to_nothing_that_was_erased_before() -> None:
-    intent = {"request_id": "r", "boot": "b", "event_id": "e", "ts": "t"}
+    intent: dict[str, Any] = {"request_id": "r", "boot": "b", "event_id": "e", "ts": "t"}
     intent |= {"decision": {"effect": "allow", "commit": {"policy_reason": "x"}}}
     origin = Origin("node-a", SystemIds().uuid7(), "0", CommitmentKey(bytes(32)))
     record = interrupted_record(origin, SystemIds().uuid7(), SystemClock().now(), intent, {})

@@ -95,6 +95,7 @@ async def test_requests_do_not_feel_a_frozen_postgres(
     service = await start(mode="standard", into=own_engine)
     await serve(service, 5)
     await settled(service)
+    assert own_postgres.pid is not None
     backends = await _backends(own_engine)
     for pid in (own_postgres.pid, *backends):
         os.kill(pid, signal.SIGSTOP)

@@ -37,9 +37,10 @@ def asked(text: str | CompletionRequest) -> Exchange:
     """Policy asks for a redacted record, and for no redaction of what the model reads."""
     decision = replace(ALLOW, obligations=Obligations(content_logging="redacted", redaction="off"))
     exchange = admitted(asked=decision, decision=decision)
-    if isinstance(text, str):
-        text = ChatRequest("auto", (Message.of_text("user", text),), params=GenerationParams(max_tokens=64))
-    return replace(exchange, request=text)
+    if not isinstance(text, str):
+        return replace(exchange, request=text)
+    chat = ChatRequest("auto", (Message.of_text("user", text),), params=GenerationParams(max_tokens=64))
+    return replace(exchange, request=chat)
 
 
 async def texts(service: AuditService, engine: AsyncEngine, exchange: Exchange) -> dict[str, Any]:

@@ -122,7 +122,8 @@ def test_columns_follow_from_the_record_alone() -> None:
 def test_a_number_beyond_64_bits_does_not_stop_the_record() -> None:
     exchange = admitted()
     assert exchange.request is not None
-    huge = replace(exchange.request, params=replace(exchange.request.params, seed=2**80, temperature=float("nan")))
+    request: Any = exchange.request
+    huge = replace(request, params=replace(exchange.request.params, seed=2**80, temperature=float("nan")))
     params = document(replace(exchange, request=huge))["what"]["params"]
     assert (params["seed"], params["temperature"]) == (str(2**80), "nan")
 

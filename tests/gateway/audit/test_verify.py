@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from sqlalchemy.ext.asyncio import AsyncEngine
 
+from gateway.audit.chain_walker import Problem
 from gateway.audit.service import AuditService
-from gateway.audit.verify import Problem, verify
+from gateway.audit.verify import verify
 from tests.fakes.exchanges import admitted, finished
 
 Tamper = Callable[[str], Awaitable[list[Problem]]]

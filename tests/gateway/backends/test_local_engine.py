@@ -285,11 +285,12 @@ async def test_a_constraint_that_cannot_be_compiled_is_named_as_the_caller_sent_
     kind: str, value: object, param: str
 ) -> None:
     source: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hola"}]}
-    sent: dict[str, Any] = {
+    sources: dict[str, dict[str, Any]] = {
         "response_format": {"response_format": {"type": "json_schema", "json_schema": {"schema": value}}},
         "guided_regex": {"guided_regex": value},
         "structured_outputs.grammar": {"structured_outputs": {"grammar": value}},
-    }[param]
+    }
+    sent = sources[param]
     params = chat.parse({**source, **sent}).params
     with pytest.raises(InvalidGrammar) as caught:
         GrammarCompiler(ByteTokenizer()).compile(Grammar(kind, value))  # type: ignore[arg-type]

@@ -45,7 +45,7 @@ async def backend(upstream: Upstream) -> AsyncIterator[OpenAIBackend]:
     await backend.aclose()
 
 
-def start(backend: OpenAIBackend, request: ChatRequest) -> AsyncIterator[Chunk]:
+def start(backend: OpenAIBackend, request: ChatRequest | CompletionRequest) -> AsyncIterator[Chunk]:
     return backend.generate(
         request,
         CARD,
@@ -58,7 +58,7 @@ def start(backend: OpenAIBackend, request: ChatRequest) -> AsyncIterator[Chunk]:
     )
 
 
-async def run(backend: OpenAIBackend, request: ChatRequest) -> list[Heard]:
+async def run(backend: OpenAIBackend, request: ChatRequest | CompletionRequest) -> list[Heard]:
     return [heard(chunk) async for chunk in start(backend, request)]
 
 

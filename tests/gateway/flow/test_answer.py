@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tests.fakes.chunks import Heard, heard
 from tests.fakes.parts import Bench
 
 
-async def collect(bench: Bench, **changes: object) -> list[Heard]:
+async def collect(bench: Bench, **changes: Any) -> list[Heard]:
     async with await bench.pipeline().answer(bench.arrival(**changes)) as answer:
         return [heard(chunk) async for chunk in answer]
 
@@ -218,7 +219,7 @@ async def test_the_last_byte_waits_for_the_completion_record() -> None:
         await durable.wait()
         await write(exchange)  # type: ignore[arg-type]
 
-    bench.audit.completion = slow  # type: ignore[method-assign, assignment]
+    bench.audit.completion = slow  # type: ignore[method-assign]
     reading = asyncio.create_task(collect(bench))
     await asyncio.sleep(0.02)
     assert not reading.done()

@@ -21,6 +21,7 @@ from gateway.errors import (
     Unauthenticated,
     Unavailable,
 )
+from gateway.flow.request import ModelRequest
 from gateway.flow.values import ChatRequest, Estimate, LimitRule, LimitVerdict, ModelCard, Prepared
 from tests.fakes.parts import Bench
 
@@ -130,7 +131,7 @@ async def test_a_stranger_who_leaves_is_counted_by_no_limit() -> None:
     async def gone(*_: object) -> Any:
         raise asyncio.CancelledError
 
-    bench.identity.authenticate = gone  # type: ignore[method-assign]
+    bench.identity.authenticate = gone  # type: ignore[method-assign, assignment]
     with pytest.raises(asyncio.CancelledError):
         await bench.pipeline().answer(replace(bench.arrival(), gone=lambda: True))
     assert bench.limiter.reserved == []
@@ -168,7 +169,7 @@ async def test_what_was_prepared_is_gone_after_a_refusal(refusal: str) -> None:
     bench = Bench()
     kept: list[weakref.ref[Tokens]] = []
 
-    async def prepare(request: ChatRequest, card: ModelCard) -> Prepared:
+    async def prepare(request: ModelRequest, card: ModelCard) -> Prepared:
         tokens = Tokens(1_000_000)
         kept.append(weakref.ref(tokens))
         return Prepared(tokens.count if refusal == "too long" else 7, tokens)
@@ -178,7 +179,7 @@ async def test_what_was_prepared_is_gone_after_a_refusal(refusal: str) -> None:
         bench.limiter.refusal = LimitVerdict(allowed=False, kind="tokens", reason="too many")
     if refusal == "audit":
         bench.audit.failure = Unavailable("no disk", code="audit_unavailable")
-        bench.backend.generate = lambda request, card, *, prepared, **rest: _stream(bench, card)  # type: ignore[method-assign, assignment, misc]
+        bench.backend.generate = lambda request, card, *, prepared, **rest: _stream(bench, card)  # type: ignore[method-assign]
     pipeline = bench.pipeline()
     try:
         await pipeline.answer(bench.arrival())

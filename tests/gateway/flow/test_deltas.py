@@ -52,7 +52,8 @@ def test_deltas_of_one_part_are_joined() -> None:
 
 def test_a_whole_answer_tells_each_part_in_its_field() -> None:
     choices = [Collected()]
-    for chunk in [*CALLS[:-1], ChoiceEnd(CALLS[-1], "tool_calls")]:
+    said: list[Chunk] = [*CALLS[:-1], ChoiceEnd(CALLS[-1], "tool_calls")]
+    for chunk in said:
         collect(choices, chunk)
     whole = ChatShape().whole(0, choices[0])
     assert whole["finish_reason"] == "tool_calls"

@@ -38,9 +38,7 @@ from tests.fakes.chunks import heard
 from tests.fakes.parts import ASK, MAXI, MINI, Bench, BlockingInspector, FakeCatalog
 
 
-async def refused(
-    bench: Bench, kind: type[GatewayError], request: ModelRequest = ASK, **changes: object
-) -> GatewayError:
+async def refused(bench: Bench, kind: type[GatewayError], request: ModelRequest = ASK, **changes: Any) -> GatewayError:
     with pytest.raises(kind) as caught:
         await bench.text(request, **changes)
     return caught.value
@@ -87,7 +85,7 @@ async def test_a_stranger_is_refused_before_the_body_is_read() -> None:
     bench = Bench()
     bench.identity.failure = Unauthenticated("who?")
 
-    async def receive() -> None:
+    async def receive() -> ChatRequest:
         raise AssertionError("the body was read")
 
     with pytest.raises(Unauthenticated):
@@ -332,7 +330,7 @@ class RefusesAtOnce:
 
     def __init__(self, bench: Bench, *models: str) -> None:
         self._generate, self._models = bench.backend.generate, models
-        bench.backend.generate = self.generate  # type: ignore[method-assign]
+        bench.backend.generate = self.generate  # type: ignore[method-assign, assignment]
 
     def generate(self, request: ChatRequest, card: ModelCard, **rest: Any) -> AsyncIterator[Chunk]:
         if card.id in self._models:

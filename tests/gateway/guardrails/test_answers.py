@@ -35,7 +35,7 @@ def guard_of(timebox: Timebox, redaction: str, guardrails: str = "default", *, a
     return AnswerGuard(duties, timebox, as_json=as_json)
 
 
-async def check(guard: AnswerGuard, *text: str, **rest: Any) -> str:
+async def check(guard: AnswerGuard, *text: Any, **rest: Any) -> str:
     """The text that may leave."""
     return "".join([heard(chunk).text for chunk in await guard.check(said(*text, **rest))])
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from gateway.errors import Unavailable
+from gateway.flow.request import ModelRequest
 from gateway.flow.values import (
     ChatRequest,
     CompletionRequest,
@@ -45,7 +46,7 @@ def decision(redaction: str, guardrails: str = "default") -> Decision:
 
 
 async def see(
-    inspector: GuardrailInspector, request: ChatRequest, redaction: str, guardrails: str = "default"
+    inspector: GuardrailInspector, request: ModelRequest, redaction: str, guardrails: str = "default"
 ) -> Inspection:
     return await inspector.inspect_input(request, decision(redaction, guardrails))
 

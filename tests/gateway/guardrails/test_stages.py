@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -46,10 +47,12 @@ async def test_a_redacted_prompt_is_what_the_backend_gets(bench: Bench) -> None:
     bench.access.obligations = Obligations(redaction="redact")
     seen: list[str] = []
     generate = bench.backend.generate
-    bench.backend.generate = lambda request, card, **named: (  # type: ignore[method-assign, assignment]
-        seen.append(request.messages[0].texts[0]),
-        generate(request, card, **named),
-    )[1]
+
+    def seeing(request: Any, card: ModelCard, **named: Any) -> Any:
+        seen.append(request.messages[0].texts[0])
+        return generate(request, card, **named)
+
+    bench.backend.generate = seeing  # type: ignore[method-assign, assignment]
     await bench.text(messages=(Message.of_text("user", "DNI 36796476H"),))
     assert seen == ["DNI [ES_NIF]"]
     done = bench.completion

@@ -28,14 +28,14 @@ def provider(**changes: Any) -> Provider:
     return built
 
 
-def principal(settings: dict[str, Any] | None = None, **claims: Any) -> Principal:
+def principal(settings: Any = None, **claims: Any) -> Principal:
     rules = provider(**(settings or {}))
     full = TestIssuer().claims(**claims)
     check_claims(rules, full, time.time())
     return principal_from(rules, full, fingerprint="f")
 
 
-def code(settings: dict[str, Any] | None = None, **claims: Any) -> str:
+def code(settings: Any = None, **claims: Any) -> str:
     with pytest.raises(GatewayError) as refused:
         principal(settings, **claims)
     assert refused.value.status in {401, 403}

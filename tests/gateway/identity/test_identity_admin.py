@@ -163,7 +163,7 @@ async def api(replica: Replica) -> AsyncIterator[Api]:
     app = FastAPI()
     install_handlers(app)
     audit = KeptEvents()
-    guard = PermissionGuard(KnownCallers(CALLERS), RoleGrants(GRANTS), audit)
+    guard = PermissionGuard(KnownCallers(CALLERS), RoleGrants(GRANTS), audit)  # type: ignore[arg-type]
     app.include_router(key_routes.routes(replica.accounts, guard))
     app.include_router(revocation_routes.routes(replica.revoking, guard))
 

@@ -276,7 +276,7 @@ async def test_what_an_account_lost_before_the_outage_does_not_come_back(
         other.owner, UUID(account), AccountChange(frozenset(), None, None, disabled=False), expected_version=1
     )
     await gateway.revocations.notified("esclusa_identity", "")
-    narrowed = [frozenset()]
+    narrowed = [frozenset[str]()]
     assert await eventually(
         lambda: [saved.record.account.roles for saved in copies.load_keys()] == narrowed, within_s=HANG_S
     )

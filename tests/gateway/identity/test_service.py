@@ -259,16 +259,20 @@ async def test_api_key_without_a_repository_is_refused(bench: Bench) -> None:
 
 # --------------------------------------------------------------------------------------------- revocations
 
+
+def just_after(principal: Principal) -> datetime:
+    assert principal.issued_at is not None
+    return principal.issued_at + timedelta(seconds=1)
+
+
 REVOKERS: dict[str, Callable[[FakeRevocationStore, Principal], None]] = {
     "token": lambda s, p: s.add("credential", issuer=p.issuer, credential_id=p.credential_id),
     "subject": lambda s, p: s.add("subject", issuer=p.issuer, subject=p.subject),
     "subject before": lambda s, p: s.add(
-        "issued_before", issuer=p.issuer, subject=p.subject, issued_before=p.issued_at + timedelta(seconds=1)
+        "issued_before", issuer=p.issuer, subject=p.subject, issued_before=just_after(p)
     ),
-    "issuer before": lambda s, p: s.add(
-        "issued_before", issuer=p.issuer, issued_before=p.issued_at + timedelta(seconds=1)
-    ),
-    "tenant before": lambda s, p: s.add("issued_before", issued_before=p.issued_at + timedelta(seconds=1)),
+    "issuer before": lambda s, p: s.add("issued_before", issuer=p.issuer, issued_before=just_after(p)),
+    "tenant before": lambda s, p: s.add("issued_before", issued_before=just_after(p)),
 }
 
 

@@ -186,6 +186,7 @@ async def test_claims_and_counters_of_other_versions_are_settled(
 ) -> None:
     limit = rule(tokens=1000, concurrent=1)
     (bound, _), *_ = await store.read([limit])
+    assert bound.concurrency_key is not None
     await valkey.hset(bound.key, mapping={"r": 0, "hi": 10, "ho": 20})  # a version that counts no money
     await valkey.incr(bound.concurrency_key)
     record = "return redis.call('HSET', KEYS[1], 'claim-1', cmsgpack.pack({10, 20, 4, {KEYS[2]}, {KEYS[3]}}))"
@@ -200,6 +201,7 @@ async def test_a_lease_record_keeps_the_places_that_other_versions_read(
     limit = rule(tokens=1000, concurrent=1)
     await reserve(store, 1, limit, fixed_cost=4_000_000)
     (bound, _), *_ = await store.read([limit])
+    assert bound.concurrency_key is not None
     places = "local r = cmsgpack.unpack(redis.call('HGET', KEYS[1], 'claim-1')) return {r[1], r[2], r[3], r[4], r[5]}"
     record = await valkey.eval(places, 1, f"{{{prefix}}}:lease")
     assert record == [10, 20, 4, [bound.key.encode()], [bound.concurrency_key.encode()]]
@@ -250,6 +252,7 @@ async def test_counters_leave_by_themselves_after_their_window(store: ValkeyStor
     limit = rule(tokens=1000, window_s=10, concurrent=3)
     await reserve(store, 1, limit)
     (bound, _), *_ = await store.read([limit])
+    assert bound.concurrency_key is not None
     assert 120_000 < await valkey.pttl(bound.key) <= 3 * 120_000 + 10_000
     assert 0 < await valkey.pttl(bound.concurrency_key) <= 3 * 120_000
 

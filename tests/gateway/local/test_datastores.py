@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ async def value(url: str, query: str) -> object:
 
 
 async def test_both_stores_start_answer_and_stop(folder: Path) -> None:
-    stores = LocalStores(folder)
+    stores: Any = LocalStores(folder)
     with stores as urls:
         assert str(await value(urls.database_url, "SHOW server_version")).startswith("18")
         assert ask(urls.redis_url, "PING") == b"+PONG\r\n"
@@ -78,7 +79,7 @@ def test_a_second_start_on_the_same_folder_is_refused_with_the_way_out(folder: P
 
 
 async def test_servers_killed_with_minus_nine_start_again_with_their_data(folder: Path) -> None:
-    stores = LocalStores(folder)
+    stores: Any = LocalStores(folder)
     with stores as urls:
         await value(urls.database_url, "CREATE TABLE kept AS SELECT 7 AS n")
         os.kill(stores.postgres.pid, signal.SIGKILL)
@@ -124,7 +125,7 @@ def test_a_tie_does_not_touch_a_stranger_with_the_same_number() -> None:
 
 
 async def test_servers_that_outlived_their_gateway_are_replaced_by_the_next_start(folder: Path) -> None:
-    stores = LocalStores(folder)
+    stores: Any = LocalStores(folder)
     stores.__enter__()
     old = [stores.postgres, stores.valkey]
     pids = [server.pid for server in old]
@@ -171,7 +172,7 @@ async def test_postgres_needs_the_password_too(folder: Path) -> None:
 
 
 def test_passwords_are_in_files_of_ours_alone_and_on_no_command_line(folder: Path) -> None:
-    stores = LocalStores(folder)
+    stores: Any = LocalStores(folder)
     with stores:
         secrets = [folder / "postgres" / "password", folder / "valkey" / "password", folder / "valkey" / "valkey.conf"]
         assert [stat.S_IMODE(path.stat().st_mode) for path in secrets] == [0o600] * 3
@@ -181,7 +182,7 @@ def test_passwords_are_in_files_of_ours_alone_and_on_no_command_line(folder: Pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux answers on all of 127.0.0.0/8")
 def test_the_stores_listen_on_one_loopback_address_only(folder: Path) -> None:
-    stores = LocalStores(folder)
+    stores: Any = LocalStores(folder)
     with stores:
         for port in (stores.postgres.port, stores.valkey.port):
             with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.2", port), timeout=1):

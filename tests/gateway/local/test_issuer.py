@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import jwt
 import pytest
@@ -97,7 +98,7 @@ async def test_token_of_another_installation_is_refused(issuer: DevIssuer, tmp_p
     ("changes", "found"),
     [({"ttl_s": 0}, "--ttl"), ({"ttl_s": 86_401}, "--ttl"), ({"clearance": "secret"}, "--clearance")],
 )
-def test_mint_refuses_what_the_gateway_would_not_take(issuer: DevIssuer, changes: dict, found: str) -> None:
+def test_mint_refuses_what_the_gateway_would_not_take(issuer: DevIssuer, changes: dict[str, Any], found: str) -> None:
     with pytest.raises(ConfigError, match=found):
         issuer.mint("u-1", ["employee"], **changes)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.errors import ConfigError
@@ -82,14 +84,14 @@ def test_mistakes_end_the_start_with_what_was_found(models: tuple[ModelSettings,
         ({}, (0, 0)),
     ],
 )
-def test_prices_are_units_of_money_per_million_tokens_and_exact(written: dict[str, object], micro: object) -> None:
-    (card,) = catalog_from(Settings(models=(ModelSettings(id="m", path="/m", **written),))).all()  # type: ignore[arg-type]
+def test_prices_are_units_of_money_per_million_tokens_and_exact(written: dict[str, Any], micro: object) -> None:
+    (card,) = catalog_from(Settings(models=(ModelSettings(id="m", path="/m", **written),))).all()
     assert (card.price_in_micro, card.price_out_micro) == micro
 
 
 @pytest.mark.parametrize(
     "written", [{"price_in": 0.6, "price_in_micro": 5}, {"price_out": 0.0000001}, {"price_in": -1}]
 )
-def test_a_price_that_is_written_twice_or_cannot_be_counted_is_refused(written: dict[str, object]) -> None:
+def test_a_price_that_is_written_twice_or_cannot_be_counted_is_refused(written: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="price"):
-        ModelSettings(id="m", path="/m", **written)  # type: ignore[arg-type]
+        ModelSettings(id="m", path="/m", **written)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.resources
 import shutil
 from pathlib import Path
 
@@ -72,13 +73,13 @@ async def test_an_installed_package_migrates_from_its_own_copy(
 ) -> None:
     package = tmp_path / "site-packages" / "gateway"
     shutil.copytree(migrate.migrations_path(), package / "_assets" / "migrations")
-    monkeypatch.setattr(migrate.resources, "files", lambda _name: package)
+    monkeypatch.setattr(importlib.resources, "files", lambda _name: package)
     assert migrate.migrations_path() == package / "_assets" / "migrations"
     await migrate.upgrade(empty_database_url)
     assert await migrate.pending(empty_database_url) == ()
 
 
 def test_a_package_without_migrations_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(migrate.resources, "files", lambda _name: tmp_path / "gateway")
+    monkeypatch.setattr(importlib.resources, "files", lambda _name: tmp_path / "gateway")
     with pytest.raises(ConfigError, match="reinstall"):
         migrate.migrations_path()

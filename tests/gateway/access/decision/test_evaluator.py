@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
@@ -173,7 +174,7 @@ def test_a_clearance_bounds_the_data_class(clearance: str | None, data_class: st
     ],
 )
 @pytest.mark.parametrize("effect", ["allow", "deny"])
-def test_a_condition_that_can_be_decided(condition: str, context: dict[str, str], holds: bool, effect: str) -> None:
+def test_a_condition_that_can_be_decided(condition: str, context: dict[str, Any], holds: bool, effect: str) -> None:
     decision = decide(policy(conditional(condition, effect)), who("reader"), context=when(**context))
     assert decision.allowed is (holds if effect == "allow" else not holds)
 
@@ -191,7 +192,7 @@ def test_a_condition_that_can_be_decided(condition: str, context: dict[str, str]
 )
 @pytest.mark.parametrize("effect", ["allow", "deny"])
 def test_a_condition_that_cannot_be_decided_never_opens_a_door(
-    condition: str, context: dict[str, str], effect: str
+    condition: str, context: dict[str, Any], effect: str
 ) -> None:
     assert not decide(policy(conditional(condition, effect)), who("reader"), context=when(**context)).allowed
 

@@ -58,7 +58,7 @@ def service_on(engine: AsyncEngine | None, clock: Clock | None = None, **setting
         clock=clock or SystemClock(),
         repository=PolicyRepository(engine) if engine is not None else None,
         seed=SEED,
-        settings=AccessSettings(**settings),  # type: ignore[arg-type]
+        settings=AccessSettings(**settings),
     )
 
 

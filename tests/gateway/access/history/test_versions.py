@@ -48,7 +48,7 @@ async def make_service(repository: PolicyRepository) -> AsyncIterator[ServiceMak
             clock=SystemClock(),
             repository=repository,
             seed=SEED,
-            settings=AccessSettings(**settings),  # type: ignore[arg-type]
+            settings=AccessSettings(**settings),
         )
         made.append(service)
         return service

@@ -69,7 +69,7 @@ async def reader(audit: AuditService, database_url: str) -> AsyncIterator[AuditR
 async def get(audit: AuditService, reader: AuditReader) -> AsyncIterator[Get]:
     app = FastAPI()
     install_handlers(app)
-    guard = PermissionGuard(KnownCallers(CALLERS), RoleGrants({"auditor": frozenset({"audit.read"})}), audit)
+    guard = PermissionGuard(KnownCallers(CALLERS), RoleGrants({"auditor": frozenset({"audit.read"})}), audit)  # type: ignore[arg-type]
     app.include_router(routes(reader, guard, no_policy))
 
     async def with_context(scope: Any, receive: Any, send: Any) -> None:

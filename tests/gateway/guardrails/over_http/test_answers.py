@@ -14,7 +14,7 @@ CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 CARD = ("Su tarjeta: 4533", " 1229 6", "016 47", "88", ". Puede ", "pagar ya.")
 PARTS = ("4533 1229", "6016", "4788")
 REDACTED = "Su tarjeta: [CARD]. Puede pagar ya."
-CONSTRAINED = {"guided_regex": r"Es 3679647(6|6)H\.", "max_tokens": 60}
+CONSTRAINED: dict[str, Any] = {"guided_regex": r"Es 3679647(6|6)H\.", "max_tokens": 60}
 """A form in which nothing can be found, for an answer in which something can."""
 
 

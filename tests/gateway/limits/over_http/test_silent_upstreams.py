@@ -20,7 +20,7 @@ rules:
 limits:
   - {id: day, scope: {each: user}, window: day, tokens: 3000}
 """
-MISREPORTED = {
+MISREPORTED: dict[str, Any] = {
     "absent": {},
     "null": {"usage": None},
     "empty": {"usage": {}},
