@@ -35,7 +35,7 @@ COMPLETION = {"model": "mini", "max_tokens": 1, "prompt": "x"}
 EMBEDDING = {"model": "embed", "input": "x"}
 ADMINS = ("policy-admin", "security", "auditor", "operator")
 WORDS = "palabra "
-LONG_PROMPT = 8192
+LONG_PROMPT = 4096
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def stage_overrides(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             {"id": "tiny", "path": str(folder), "context_window": 256},
             {"id": "long", "path": str(long), "context_window": LONG_PROMPT + 16},
         ),
-        "engine": {"device": "cpu", "kv_cache_bytes": 8 << 20, "threads": 1, "max_num_seqs": 4},
+        "engine": {"device": "cpu", "kv_cache_bytes": 4 << 20, "threads": 1, "max_num_seqs": 4},
     }
 
 
