@@ -24,16 +24,19 @@ from typing import Any
 
 from gateway.audit.service import AuditService
 from gateway.flow.context import Client, RequestContext, SystemClock, SystemIds
+from gateway.flow.stages import Concluded, Reserved
 from gateway.flow.values import (
     ChatRequest,
     Decision,
     Effect,
-    Exchange,
+    Estimate,
     GenerationParams,
+    Inspection,
     Message,
     ModelCard,
     Outcome,
     Principal,
+    Reservation,
     RoutePlan,
     Usage,
 )
@@ -55,9 +58,9 @@ REQUEST = ChatRequest(
 )
 
 
-def exchange() -> Exchange:
+def exchange() -> Reserved:
     client = Client(ip="10.0.0.7", user_agent="openai-python/2.0")
-    return Exchange(
+    return Reserved(
         context=RequestContext(IDS.uuid7(), datetime.now(UTC), 0.0, "/v1/chat/completions", client=client),
         request=REQUEST,
         principal=CALLER,
@@ -66,10 +69,23 @@ def exchange() -> Exchange:
         plan=RoutePlan("auto", (CARD,), "short question"),
         served=CARD,
         prompt_digest=b"p" * 32,
-        usage=Usage(26, 12, 16),
+        inspection=Inspection(),
+        findings=(),
+        fallbacks=(),
+        left=None,
+        estimate=Estimate(26, 64),
+        reservation=Reservation("r", 90, 12, 64, datetime.now(UTC)),
+    )
+
+
+def done(reserved: Reserved) -> Concluded:
+    return Concluded(
+        stage=reserved,
         outcome=Outcome.OK,
-        finish_reason="stop",
         status=200,
+        claim=reserved.reservation,
+        usage=Usage(26, 12, 16),
+        finish_reason="stop",
         response_digest=b"r" * 32,
     )
 
@@ -106,7 +122,7 @@ async def measure(folder: Path, mode: str, connections: int, requests: int) -> d
         gateway_version="0",
     )
     await service.start()
-    work: Iterator[Exchange] = iter([exchange() for _ in range(requests)])
+    work: Iterator[Reserved] = iter([exchange() for _ in range(requests)])
     waits: list[float] = []
 
     async def connection() -> None:
@@ -115,7 +131,7 @@ async def measure(folder: Path, mode: str, connections: int, requests: int) -> d
             await service.intent(one)
             waits.append(time.perf_counter() - began)
             await asyncio.sleep(0)
-            await service.completion(one)
+            await service.completion(done(one))
 
     wall, cpu = time.perf_counter(), time.process_time()
     await asyncio.gather(*(connection() for _ in range(connections)))

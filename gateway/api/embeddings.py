@@ -32,8 +32,8 @@ class Embeddings(Inference):
         async for chunk in answer:
             if isinstance(chunk, Vectors):
                 vectors = chunk.vectors
-        exchange = answer.exchange
-        packs = isinstance(exchange.request, EmbeddingRequest) and exchange.request.base64_vectors
+        reserved, bill = answer.reserved, answer.bill
+        packs = isinstance(reserved.request, EmbeddingRequest) and reserved.request.base64_vectors
         encode = packed if packs else list
         body: dict[str, Any] = {
             "object": "list",
@@ -41,11 +41,11 @@ class Embeddings(Inference):
                 {"object": "embedding", "index": index, "embedding": encode(vector)}
                 for index, vector in enumerate(vectors)
             ],
-            "model": exchange.served.id if exchange.served is not None else "",
-            "usage": {"prompt_tokens": exchange.usage.prompt_tokens, "total_tokens": exchange.usage.prompt_tokens},
-            "x_esclusa": extension(exchange, None),
+            "model": reserved.served.id,
+            "usage": {"prompt_tokens": bill.usage.prompt_tokens, "total_tokens": bill.usage.prompt_tokens},
+            "x_esclusa": extension(reserved, bill, None),
         }
-        await respond(send, orjson.dumps(body), answer_headers(exchange, final=True))
+        await respond(send, orjson.dumps(body), answer_headers(reserved, bill))
 
 
 def packed(vector: Sequence[float]) -> str:

@@ -25,8 +25,8 @@ from gateway.errors import GatewayError, Unavailable
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
-from gateway.flow.pipeline import Arrival, Pipeline, request_of
-from gateway.flow.values import ChoiceEnd, Chunk, Delta, Exchange, ModelRequest
+from gateway.flow.pipeline import Arrival, Pipeline
+from gateway.flow.values import ChoiceEnd, Chunk, Delta, ModelRequest
 
 Parse = Callable[[object], ModelRequest]
 EVENT_STREAM = dict(SSE_HEADERS)[b"content-type"]
@@ -58,7 +58,7 @@ class Inference:
         try:
             with BOUNDARY:
                 async with await self._pipeline.answer(arrival) as answer:
-                    if request_of(answer.exchange).stream:
+                    if answer.reserved.request.stream:
                         await self._stream(answer, sent)
                     else:
                         await self._whole(answer, sent)
@@ -85,35 +85,35 @@ class Inference:
         return await self._reader.parsed(raw, self._parse)
 
     async def _whole(self, answer: Answer, send: Send) -> None:
-        request = request_of(answer.exchange)
+        request = answer.reserved.request
         choices = [Collected() for _ in range(request.params.n)]
         async for chunk in answer:
             collect(choices, chunk)
-        render = partial(_rendered, self._shape, answer.exchange, choices)
+        render = partial(_rendered, self._shape, answer, choices)
         long = sum(parts.evidence for parts in choices) > LONG_EVIDENCE
         body = await asyncio.to_thread(render) if long else render()
-        await respond(send, body, answer_headers(answer.exchange, final=True))
+        await respond(send, body, answer_headers(answer.reserved, answer.bill))
 
     async def _stream(self, answer: Answer, send: Send) -> None:
-        request = request_of(answer.exchange)
-        head = envelope(self._shape, answer.exchange, streaming=True)
+        request = answer.reserved.request
+        head = envelope(self._shape, answer.reserved, streaming=True)
         if request.include_usage:
             head["usage"] = None
         opened: dict[int, TextOffsets] = {}
-        async with EventStream(send, answer_headers(answer.exchange, final=False)) as events:
+        async with EventStream(send, answer_headers(answer.reserved, None)) as events:
             try:
                 with BOUNDARY:
                     async for chunk in answer:
                         if data := self._frames(answer, head, opened, chunk):
                             await events.write(data)
             except GatewayError as error:
-                await events.fail(error_object(error, str(answer.exchange.request_id)))
+                await events.fail(error_object(error, str(answer.reserved.request_id)))
                 return
             tail = b""
             if request.include_usage:
-                exchange = answer.exchange
-                usage = {"choices": [], "usage": usage_object(exchange)}
-                tail = frame({**head, **usage, "x_esclusa": extension(exchange, exchange.stop_cause)})
+                usage = {"choices": [], "usage": usage_object(answer.reserved, answer.bill.usage)}
+                esclusa = extension(answer.reserved, answer.bill, answer.stop_cause)
+                tail = frame({**head, **usage, "x_esclusa": esclusa})
             await events.finish(tail)
 
     def _frames(self, answer: Answer, head: dict[str, object], opened: dict[int, TextOffsets], chunk: Chunk) -> bytes:
@@ -134,12 +134,12 @@ class Inference:
             return data
         body = {**head, "choices": [self._shape.delta(delta, finish_reason, opened[index])]}
         if stop_cause is not None:
-            body["x_esclusa"] = extension(answer.exchange, stop_cause)
+            body["x_esclusa"] = extension(answer.reserved, answer.bill, stop_cause)
         return data + frame(body)
 
 
-def _rendered(shape: Shape, exchange: Exchange, choices: list[Collected]) -> bytes:
-    body = orjson.dumps(whole_answer(shape, exchange, choices))
+def _rendered(shape: Shape, answer: Answer, choices: list[Collected]) -> bytes:
+    body = orjson.dumps(whole_answer(shape, answer.reserved, answer.bill, choices))
     choices.clear()  # to free what is long takes its time too
     return body
 

@@ -11,9 +11,11 @@ from typing import Any, Protocol
 
 from gateway.api.headers import tells_cached_tokens
 from gateway.api.text_offsets import TextOffsets
+from gateway.flow.answer import Bill
 from gateway.flow.deltas import content_of, delta_fields
 from gateway.flow.parts import message_fields
-from gateway.flow.values import ChoiceEnd, Chunk, Delta, Exchange, PromptLogprobs, TokenLogprob
+from gateway.flow.stages import Reserved
+from gateway.flow.values import ChoiceEnd, Chunk, Delta, PromptLogprobs, TokenLogprob, Usage
 
 
 class Shape(Protocol):
@@ -130,49 +132,48 @@ class CompletionShape:
         return choice
 
 
-def envelope(shape: Shape, exchange: Exchange, *, streaming: bool) -> dict[str, Any]:
+def envelope(shape: Shape, reserved: Reserved, *, streaming: bool) -> dict[str, Any]:
     """The fields that every object of one answer shares."""
     return {
-        "id": f"{shape.id_prefix}{exchange.request_id.hex}",
+        "id": f"{shape.id_prefix}{reserved.request_id.hex}",
         "object": shape.chunk_object if streaming else shape.object,
-        "created": int(exchange.context.received_at.timestamp()),
-        "model": exchange.served.id if exchange.served is not None else "",
+        "created": int(reserved.context.received_at.timestamp()),
+        "model": reserved.served.id,
     }
 
 
-def whole_answer(shape: Shape, exchange: Exchange, choices: Sequence[Collected]) -> dict[str, Any]:
-    body = envelope(shape, exchange, streaming=False)
+def whole_answer(shape: Shape, reserved: Reserved, bill: Bill, choices: Sequence[Collected]) -> dict[str, Any]:
+    body = envelope(shape, reserved, streaming=False)
     body["choices"] = [shape.whole(index, parts) for index, parts in enumerate(choices)]
-    body["usage"] = usage_object(exchange)
+    body["usage"] = usage_object(reserved, bill.usage)
     if isinstance(shape, ChatShape) and choices[0].prompt_logprobs is not None:
         body["prompt_logprobs"] = prompt_logprobs_object(choices[0].prompt_logprobs)
-    body["x_esclusa"] = extension(exchange, next((part.stop_cause for part in choices if part.stop_cause), None))
+    stop_cause = next((part.stop_cause for part in choices if part.stop_cause), None)
+    body["x_esclusa"] = extension(reserved, bill, stop_cause)
     return body
 
 
-def extension(exchange: Exchange, stop_cause: str | None) -> dict[str, Any]:
+def extension(reserved: Reserved, bill: Bill, stop_cause: str | None) -> dict[str, Any]:
     """Our own key in a body: which model ran, why, under which policy, and why it was stopped early."""
-    plan, decision = exchange.plan, exchange.decision
     body: dict[str, Any] = {
-        "request_id": str(exchange.request_id),
-        "route": plan.route if plan is not None else None,
-        "policy_version": decision.policy_version if decision is not None else None,
-        "cost_micro": exchange.cost_micro,
+        "request_id": str(reserved.request_id),
+        "route": reserved.plan.route,
+        "policy_version": reserved.decision.policy_version,
+        "cost_micro": bill.cost_micro,
     }
     if stop_cause is not None:
         body["stop"] = stop_cause
     return body
 
 
-def usage_object(exchange: Exchange) -> dict[str, Any]:
+def usage_object(reserved: Reserved, usage: Usage) -> dict[str, Any]:
     """Without the cached tokens where policy hides them: they tell whether somebody else has sent the same prompt."""
-    usage = exchange.usage
     body: dict[str, Any] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
     }
-    if tells_cached_tokens(exchange):
+    if tells_cached_tokens(reserved):
         body["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
     return body
 

@@ -23,7 +23,8 @@ from gateway.audit.content import (
 )
 from gateway.audit.request_event import content_level
 from gateway.errors import RequestTooLarge, Unavailable
-from gateway.flow.values import CompletionRequest, EmbeddingRequest, Exchange, ModelRequest
+from gateway.flow.stages import Concluded, Exchange, Received, Reserved, principal_of, request_of, served_of, stage_of
+from gateway.flow.values import CompletionRequest, EmbeddingRequest, ModelRequest
 
 log = logging.getLogger("esclusa.audit")
 
@@ -45,9 +46,11 @@ class ContentRecorder:
     async def of_intent(self, exchange: Exchange, now: datetime) -> tuple[Sealed, ...]:
         """The prompt, where policy wants it. For a request that is about to run it raises `Unavailable` (503
         `content_key_missing`) without a key and `RequestTooLarge` (413) for what cannot be stored."""
-        if content_level(exchange) not in STORED or exchange.request is None:
+        stage = stage_of(exchange)
+        request = request_of(stage)
+        if content_level(stage) not in STORED or request is None:
             return ()
-        runs = exchange.failure is None
+        runs = isinstance(exchange, Reserved)
         if self._sealer is None:
             if runs:
                 raise Unavailable(
@@ -58,7 +61,7 @@ class ContentRecorder:
                 )
             return ()
         try:
-            sealed = await self._prompt(self._sealer, exchange, exchange.request, now)
+            sealed = await self._prompt(self._sealer, stage, request, now)
         except ContentTooLarge:
             if runs:
                 raise RequestTooLarge(
@@ -69,45 +72,47 @@ class ContentRecorder:
         self._has_prompt.add(exchange.request_id)
         return () if sealed is None else (sealed,)
 
-    async def of_completion(self, exchange: Exchange, now: datetime) -> tuple[Sealed, ...]:
+    async def of_completion(self, exchange: Concluded, now: datetime) -> tuple[Sealed, ...]:
         """The answer; and the prompt where only a later hop asked for it. Never raises."""
         has_prompt = exchange.request_id in self._has_prompt
         self._has_prompt.discard(exchange.request_id)
-        if self._sealer is None or content_level(exchange) not in STORED or exchange.request is None:
+        stage = exchange.stage
+        request = request_of(stage)
+        if self._sealer is None or content_level(stage) not in STORED or request is None:
             return ()
         found: list[Sealed | None] = []
-        if not has_prompt and exchange.served is not None:
+        if not has_prompt and served_of(stage) is not None:
             try:
-                found.append(await self._prompt(self._sealer, exchange, exchange.request, now))
+                found.append(await self._prompt(self._sealer, stage, request, now))
             except ContentTooLarge:
                 log.error("a prompt was too large to be recorded", extra={"request_id": str(exchange.request_id)})
         texts = exchange.completion_texts
         if texts:
-            found.append(await self._response(self._sealer, exchange, texts, now))
+            found.append(await self._response(self._sealer, stage, texts, now))
         return tuple(one for one in found if one is not None)
 
     async def _prompt(
-        self, sealer: ContentSealer, exchange: Exchange, request: ModelRequest, now: datetime
+        self, sealer: ContentSealer, stage: Received, request: ModelRequest, now: datetime
     ) -> Sealed | None:
         """None where it must be redacted and cannot be."""
-        cleaned = await self._cleaned(exchange, request)
+        cleaned = await self._cleaned(stage, request)
         if cleaned is None:
             return None
         request = cleaned
         size = sum(map(len, request.texts))
         if isinstance(request, CompletionRequest):
             size = len(request.prompt)
-        request_id, tenant = exchange.request_id, tenant_of(exchange)
+        request_id, tenant = stage.request_id, tenant_of(stage)
         return await _run(size, lambda: sealer.seal("prompt", prompt_document(request), request_id, tenant, now))
 
     async def _response(
-        self, sealer: ContentSealer, exchange: Exchange, texts: tuple[str, ...], now: datetime
+        self, sealer: ContentSealer, stage: Received, texts: tuple[str, ...], now: datetime
     ) -> Sealed | None:
-        cleaned = await self._cleaned(exchange, EmbeddingRequest("-", texts))
+        cleaned = await self._cleaned(stage, EmbeddingRequest("-", texts))
         if not isinstance(cleaned, EmbeddingRequest):
             return None
         texts = cleaned.inputs
-        request_id, tenant = exchange.request_id, tenant_of(exchange)
+        request_id, tenant = stage.request_id, tenant_of(stage)
 
         def seal() -> Sealed:
             try:
@@ -117,20 +122,18 @@ class ContentRecorder:
 
         return await _run(sum(map(len, texts)), seal)
 
-    async def _cleaned(self, exchange: Exchange, request: ModelRequest) -> ModelRequest | None:
-        if content_level(exchange) != "redacted":
+    async def _cleaned(self, stage: Received, request: ModelRequest) -> ModelRequest | None:
+        if content_level(stage) != "redacted":
             return request
         cleaned = None if self._redact is None else await self._redact(request)
         if cleaned is None:
-            log.warning(
-                "a text could not be redacted and is not stored", extra={"request_id": str(exchange.request_id)}
-            )
+            log.warning("a text could not be redacted and is not stored", extra={"request_id": str(stage.request_id)})
         return cleaned
 
 
-def tenant_of(exchange: Exchange) -> str:
+def tenant_of(stage: Received) -> str:
     """As the column of the record has it."""
-    return storable(exchange.principal.tenant, 256) or ""
+    return storable(principal_of(stage).tenant, 256) or ""
 
 
 async def _run(size: int, seal: Callable[[], Sealed]) -> Sealed:

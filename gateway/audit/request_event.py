@@ -13,13 +13,24 @@ from gateway.audit.content import Sealed, digests
 from gateway.audit.event import Caller, Origin, Phase, Record, caller, filled, finish, head, text
 from gateway.audit.personal import about, commitment, storable_json
 from gateway.audit.public_path import HIDDEN
-from gateway.flow.context import RequestContext
+from gateway.flow.stages import (
+    Concluded,
+    Exchange,
+    Read,
+    Received,
+    Routed,
+    decision_of,
+    plan_of,
+    principal_of,
+    request_of,
+    served_of,
+    stage_of,
+)
 from gateway.flow.values import (
     ChatRequest,
     CompletionRequest,
     Decision,
     EmbeddingRequest,
-    Exchange,
     Finding,
     ModelRequest,
     Outcome,
@@ -29,19 +40,20 @@ from gateway.flow.values import (
 
 def request_caller(origin: Origin, exchange: Exchange) -> Caller:
     """Made once per request and given to both of its records."""
-    request, words = exchange.request, free_words(exchange)
+    stage = stage_of(exchange)
+    request, words = request_of(stage), free_words(stage)
     if request is None:
-        return caller(origin, exchange.context, exchange.principal, free_words=words)
-    return caller(origin, exchange.context, exchange.principal, request.user_label, request.metadata, words)
+        return caller(origin, stage.context, principal_of(stage), free_words=words)
+    return caller(origin, stage.context, principal_of(stage), request.user_label, request.metadata, words)
 
 
-def free_words(exchange: Exchange) -> dict[str, str]:
+def free_words(stage: Received) -> dict[str, str]:
     """A model name that neither the catalog nor the deciding policy knows: it may be anybody's name.
 
     A policy is asked about models of the catalog only, so a request that it decided on names one of them. Without a
     decision nothing is known, and every word is free.
     """
-    context, request, decision = exchange.context, exchange.request, exchange.decision or exchange.asked
+    context, request, decision = stage.context, request_of(stage), decision_of(stage)
     named = frozenset() if decision is None else decision.named_words
     words = {} if request is None or decision is not None else {"model_requested": request.model}
     for name, value in (("purpose", context.purpose), ("data_class", context.data_class)):
@@ -60,37 +72,23 @@ def request_record(
     sealed: Sequence[Sealed] = (),
 ) -> Record:
     """The `intent`, `completion` or `denied` record of a request; `sealed` travels beside it, its digests inside."""
-    context, request = exchange.context, exchange.request
-    document = head(origin, event_id, now, phase, context)
+    stage, end = stage_of(exchange), exchange if isinstance(exchange, Concluded) else None
+    document = head(origin, event_id, now, phase, stage.context)
     document["who"], beside = by.who, dict(by.personal)
-    document["what"] = _what(request, exchange, context, by.personal)
+    document["what"] = _what(stage, None if end is None else end.signals, by.personal)
     document["decision"], written = _decision(origin, exchange, by.personal)
     beside |= written
-    result = {
-        "status": exchange.status,
-        "outcome": None if exchange.outcome is None else exchange.outcome.value,
-        "finish_reason": exchange.finish_reason,
-        "stop_cause": exchange.stop_cause,
-    }
-    if exchange.failure is not None:
-        result["error_code"] = exchange.failure.code
-        if result["status"] is None:
-            result["status"] = exchange.failure.status
-        if exchange.failure.detail is not None:
-            # It may repeat what a caller or another server sent.
-            detail = storable_json(text(exchange.failure.detail))
-            result["detail_commit"] = commitment(origin.key, by.salt, "error_detail", detail)
-            beside["error_detail"] = detail
-    document["result"] = filled(result)
+    document["result"], told = ({}, {}) if end is None else _result(origin, by.salt, end)
+    beside |= told
     if exchange.findings:
         document["safety"] = [_finding(finding) for finding in exchange.findings]
-    document["content"] = _content(origin, by.salt, exchange)
+    document["content"] = _content(origin, by.salt, stage, None if end is None else end.response_digest)
     if sealed:
         document["content"]["sealed"] = digests(sealed)
-    if phase != "intent":
-        document["usage"] = _usage(exchange)
-        if exchange.signals is not None:
-            document["engine"] = _signals(exchange.signals)
+    if phase != "intent" and end is not None:
+        document["usage"] = _usage(end)
+        if end.signals is not None:
+            document["engine"] = _signals(end.signals)
     timings = exchange.timings
     document["timing"] = filled(
         {
@@ -108,19 +106,37 @@ def request_record(
     return finish(event_id, document, with_contents(side, sealed))
 
 
+def _result(origin: Origin, salt: bytes, end: Concluded) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How it ended, and what of it goes beside the record."""
+    result = {
+        "status": end.status,
+        "outcome": end.outcome.value,
+        "finish_reason": end.finish_reason,
+        "stop_cause": end.stop_cause,
+    }
+    beside: dict[str, Any] = {}
+    if end.failure is not None:
+        result["error_code"] = end.failure.code
+        if end.failure.detail is not None:
+            # It may repeat what a caller or another server sent.
+            detail = storable_json(text(end.failure.detail))
+            result["detail_commit"] = commitment(origin.key, salt, "error_detail", detail)
+            beside["error_detail"] = detail
+    return filled(result), beside
+
+
 def effect(exchange: Exchange) -> Literal["allow", "deny", "error"]:
     """How the whole request was decided, as `GatewayError.denies` has decided its outcome: `deny` where that is
     `denied`, `error` where something else kept it from being served."""
-    if exchange.outcome is Outcome.DENIED:
+    outcome = exchange.outcome if isinstance(exchange, Concluded) else Outcome.OK
+    if outcome is Outcome.DENIED:
         return "deny"
-    return "error" if exchange.outcome in (Outcome.ERROR, Outcome.ENGINE_ERROR) else "allow"
+    return "error" if outcome in (Outcome.ERROR, Outcome.ENGINE_ERROR) else "allow"
 
 
-def _what(
-    request: ModelRequest | None, exchange: Exchange, context: RequestContext, hidden: Container[str]
-) -> dict[str, Any]:
+def _what(stage: Received, signals: Signals | None, hidden: Container[str]) -> dict[str, Any]:
     """`hidden`: names of the values that stand beside the record."""
-    plan, served = exchange.plan, exchange.served
+    context, request, plan, served = stage.context, request_of(stage), plan_of(stage), served_of(stage)
     what: dict[str, Any] = {
         "data_class": HIDDEN if "data_class" in hidden else context.data_class,
         "purpose": HIDDEN if "purpose" in hidden else text(context.purpose, 256),
@@ -148,8 +164,8 @@ def _what(
         what["model_resolved"] = plan.target.id
     if served is not None:
         what["model_served"] = served.id
-    if exchange.signals is not None:
-        what["model_sha256"] = exchange.signals.model_sha256
+    if signals is not None:
+        what["model_sha256"] = signals.model_sha256
     return filled(what)
 
 
@@ -165,14 +181,15 @@ def _messages(request: ModelRequest) -> int:
 
 def _decision(origin: Origin, exchange: Exchange, hidden: Container[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """The decision, and what an administrator wrote of it, to go beside the record."""
-    decision, plan, verdict = exchange.decision or exchange.asked, exchange.plan, effect(exchange)
+    stage, verdict = stage_of(exchange), effect(exchange)
+    decision, plan = decision_of(stage), plan_of(stage)
     document: dict[str, Any] = {"effect": verdict}
     beside: dict[str, Any] = {}
-    if verdict == "deny" and exchange.failure is not None:
+    if verdict == "deny" and isinstance(exchange, Concluded) and exchange.failure is not None:
         document["deny_code"] = exchange.failure.code
     if decision is not None:
         document |= _policy(decision)
-        stated = HIDDEN if "data_class" in hidden else exchange.context.data_class
+        stated = HIDDEN if "data_class" in hidden else stage.context.data_class
         document["data_class"] = stated or decision.default_data_class
         if not decision.fixed_reason:
             beside, document["commit"] = about(origin.key, {"policy_reason": text(decision.reason, 256)})
@@ -184,9 +201,9 @@ def _decision(origin: Origin, exchange: Exchange, hidden: Container[str]) -> tup
             "router_version": plan.router_version,
             "candidates": [card.id for card in plan.candidates],
         }
-    if exchange.fallbacks:
-        document["fallbacks"] = list(exchange.fallbacks)
-    reservation = exchange.reservation
+    if isinstance(stage, Routed) and stage.fallbacks:
+        document["fallbacks"] = list(stage.fallbacks)
+    reservation = exchange.claim if isinstance(exchange, Concluded) else exchange.reservation
     if reservation is not None:
         document["reservation"] = filled(
             {
@@ -224,29 +241,30 @@ def _policy(decision: Decision) -> dict[str, Any]:
     }
 
 
-def content_level(exchange: Exchange) -> str:
-    decision = exchange.decision or exchange.asked
+def content_level(stage: Received) -> str:
+    decision = decision_of(stage)
     return "hash" if decision is None else decision.obligations.content_logging
 
 
-def _content(origin: Origin, salt: bytes, exchange: Exchange) -> dict[str, Any]:
-    level = content_level(exchange)
+def _content(origin: Origin, salt: bytes, stage: Received, response: bytes | None) -> dict[str, Any]:
+    level = content_level(stage)
     document: dict[str, Any] = {"level": level}
     if level != "none":
-        for name, digest in (("prompt", exchange.prompt_digest), ("response", exchange.response_digest)):
+        prompt = stage.prompt_digest if isinstance(stage, Read) else None
+        for name, digest in (("prompt", prompt), ("response", response)):
             if digest is not None:
                 document[f"{name}_commit"] = origin.key.commit(salt, name, digest)
     return document
 
 
-def _usage(exchange: Exchange) -> dict[str, Any]:
-    usage, served = exchange.usage, exchange.served
+def _usage(end: Concluded) -> dict[str, Any]:
+    usage, served = end.usage, served_of(end.stage)
     document: dict[str, Any] = {
         "tokens_in": usage.prompt_tokens,
         "tokens_out": usage.completion_tokens,
         "tokens_cached": usage.cached_tokens,
         "source": usage.source,
-        "cost_micro": exchange.cost_micro,
+        "cost_micro": end.cost_micro,
     }
     if usage.reasoning_tokens:
         document["tokens_reasoning"] = usage.reasoning_tokens

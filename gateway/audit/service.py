@@ -38,7 +38,8 @@ from gateway.audit.system_event import ERASE, RETAIN, refused_record, system_rec
 from gateway.audit.tally import Tally
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
-from gateway.flow.values import AdminEvent, Exchange, Outcome
+from gateway.flow.stages import Concluded, Exchange, stage_of
+from gateway.flow.values import AdminEvent, Outcome
 from gateway.settings import AuditSettings
 
 log = logging.getLogger("esclusa.audit")
@@ -164,8 +165,8 @@ class AuditService:
         encrypted) and `RequestTooLarge`.
         """
         now = self._clock.now()
-        failure = exchange.failure
-        if failure is not None and self._fold(exchange.context, failure.status, failure.code, now):
+        failure = exchange.failure if isinstance(exchange, Concluded) else None
+        if failure is not None and self._fold(stage_of(exchange).context, failure.status, failure.code, now):
             self._folded.add(exchange.request_id)
             return
         sealed = await self._contents.of_intent(exchange, now)
@@ -179,7 +180,7 @@ class AuditService:
                 self._open.pop(exchange.request_id, None)
             raise self._unavailable(closed) from None
 
-    async def completion(self, exchange: Exchange) -> None:
+    async def completion(self, exchange: Concluded) -> None:
         """Write the completion of a request. After an intent it is kept until the disk takes it.
 
         `strict` waits until it is durable. Without an intent (refused before one was written) it is waited for in

@@ -20,11 +20,11 @@ from gateway.flow.context import Clock
 from gateway.flow.metering import Meter, echoed_bytes, used_so_far
 from gateway.flow.ports import OutputGuard
 from gateway.flow.refusals import blocked
+from gateway.flow.stages import Concluded, Reserved
 from gateway.flow.values import (
     ChoiceEnd,
     Chunk,
     Delta,
-    Exchange,
     Failure,
     Finding,
     Outcome,
@@ -57,8 +57,16 @@ class Ending:
     """On the clock of `Clock.monotonic_s`."""
 
 
-Conclude = Callable[[Exchange, Ending], Coroutine[Any, Any, Exchange]]
-"""Settle and record; returns the whole exchange. Runs shielded."""
+Conclude = Callable[[Reserved, Ending], Coroutine[Any, Any, Concluded]]
+"""Settle and record. Runs shielded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What an answer has cost; nothing before its end."""
+
+    usage: Usage = NO_USAGE
+    cost_micro: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +89,12 @@ class Authority:
 class Answer:
     """Iterate it once; use it as a context manager, which closes what is still open.
 
-    `exchange` is the decision part at first and the whole record once the iteration has ended.
+    `bill` and `stop_cause` are known once the iteration has ended.
     """
 
     def __init__(
         self,
-        exchange: Exchange,
+        reserved: Reserved,
         stream: AsyncIterator[Chunk],
         first: Chunk | None,
         authority: Authority,
@@ -95,7 +103,9 @@ class Answer:
         clock: Clock,
         guard: OutputGuard | None = None,
     ) -> None:
-        self.exchange = exchange
+        self.reserved = reserved
+        self.bill = Bill()
+        self.stop_cause: str | None = None
         self._stream = stream
         self._first = first
         self._authority = authority
@@ -103,19 +113,17 @@ class Answer:
         self._finalizers = finalizers
         self._clock = clock
         self._guard = guard
-        logging = exchange.decision.obligations.content_logging if exchange.decision else "hash"
-        self._keep_text = logging in ("encrypted", "redacted")
+        self._keep_text = reserved.decision.obligations.content_logging in ("encrypted", "redacted")
         self._texts: dict[int, list[str]] = {}
         self._digest = hashlib.sha256()
-        self._meter = Meter(echoed_bytes(exchange.request))
-        self._open = set(range(exchange.request.params.n if exchange.request else 1))
-        self._streams = exchange.request is not None and exchange.request.stream
+        self._meter = Meter(echoed_bytes(reserved.request))
+        self._open = set(range(reserved.request.params.n))
+        self._streams = reserved.request.stream
         self._untold = set(self._open)
         """Choices whose end has not left yet."""
         self._usage: Usage | None = None
         self._signals: Signals | None = None
         self._finish_reason: str | None = None
-        self._stop_cause: str | None = None
         self._stopped = False
         """True once this side, not the backend, ended a choice."""
         self._first_at = clock.monotonic_s()
@@ -233,7 +241,7 @@ class Answer:
         """End every choice that has not ended for the caller. Raises `BlockedByPolicy` while nothing has left yet."""
         self._stopped = True
         self._open.clear()
-        self._finish_reason, self._stop_cause = "content_filter", "guardrails"
+        self._finish_reason, self.stop_cause = "content_filter", "guardrails"
         if self._streams:
             return [ChoiceEnd(TextDelta(index), "content_filter", "guardrails") for index in sorted(self._untold)]
         with BOUNDARY:
@@ -269,7 +277,7 @@ class Answer:
         self._open.discard(end.index)
         self._finish_reason = end.finish_reason
         if end.stop_cause is not None:
-            self._stop_cause = end.stop_cause
+            self.stop_cause = end.stop_cause
 
     async def _finish(self, outcome: Outcome, failure: Failure | None) -> None:
         if self.concluded:
@@ -281,27 +289,28 @@ class Answer:
             usage=self._final_usage(outcome),
             signals=self._signals,
             finish_reason=self._finish_reason,
-            stop_cause=self._stop_cause,
+            stop_cause=self.stop_cause,
             failure=failure,
             findings=self._guard.findings if self._guard is not None else (),
             response_digest=self._digest.digest(),
             completion_texts=self._kept_texts(),
             first_chunk_s=self._first_at,
         )
-        self.exchange = await self._finalizers.run(self._close_and_conclude(ending))
+        done = await self._finalizers.run(self._close_and_conclude(ending))
+        self.bill = Bill(done.usage, done.cost_micro)
 
     def _kept_texts(self) -> tuple[str, ...] | None:
         if not self._keep_text:
             return None
         return tuple("".join(self._texts.get(index, ())) for index in range(max(self._texts, default=-1) + 1))
 
-    async def _close_and_conclude(self, ending: Ending) -> Exchange:
+    async def _close_and_conclude(self, ending: Ending) -> Concluded:
         await close(self._stream)
-        return await self._conclude(self.exchange, ending)
+        return await self._conclude(self.reserved, ending)
 
     def _final_usage(self, outcome: Outcome) -> Usage:
         """Who left early pays what was made until then, also what was on its way."""
         used = self._usage
         if used is None and outcome in (Outcome.CLIENT_DISCONNECT, Outcome.CANCELLED):
             used = used_so_far(self._stream)
-        return self._meter.usage(used, self.exchange.estimate)
+        return self._meter.usage(used, self.reserved.estimate)

@@ -105,10 +105,8 @@ def overflow(card: ModelCard) -> str:
     return f"This model's maximum context length is {card.context_window} tokens."
 
 
-def granted_tokens(bound: Estimate, reservation: Reservation | None) -> int:
+def granted_tokens(bound: Estimate, reservation: Reservation) -> int:
     """Output tokens per choice that limits allow; the backend must stop there."""
-    if reservation is None:
-        return bound.max_output_tokens
     return min(bound.max_output_tokens, reservation.granted_output_tokens)
 
 

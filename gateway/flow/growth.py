@@ -1,6 +1,7 @@
-"""`grow`: a frozen slotted value with some fields changed. `dataclasses.replace`, at a third of its price.
+"""`grow` and `advance`: a frozen slotted value with some fields changed, or with those of a later stage added.
 
-The exchange grows about ten times per request; with `replace` that alone was a tenth of a request's time.
+`dataclasses.replace` at a third of its price: a request goes through eight stages, and with `replace` that alone was a
+tenth of its time.
 """
 
 from __future__ import annotations
@@ -9,27 +10,39 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 T = TypeVar("T")
-_slots: dict[type[Any], tuple[tuple[str, Any, Any], ...]] = {}
+S = TypeVar("S")
+_moves: dict[tuple[type[Any], type[Any]], tuple[tuple[str, Any, Any], ...]] = {}
 
 
 def grow(value: T, **changes: Any) -> T:
     """For slotted dataclasses without `__post_init__`. Raises `TypeError` for a field that does not exist."""
-    kind = type(value)
-    slots = _slots.get(kind)
-    if slots is None:
-        slots = _slots[kind] = tuple(
-            (field.name, descriptor.__get__, descriptor.__set__)
-            for field in fields(value)  # type: ignore[arg-type]
-            for descriptor in (kind.__dict__[field.name],)
-        )
+    return advance(value, type(value), **changes)
+
+
+def advance(value: Any, kind: type[S], **changes: Any) -> S:
+    """A `kind` with the fields that it shares with `value`, and `changes`. Raises `TypeError` for a field that does not
+    exist or has no value."""
+    moves = _moves.get((type(value), kind))
+    if moves is None:
+        moves = _moves[type(value), kind] = _moves_of(type(value), kind)
     new = object.__new__(kind)
     left = len(changes)
-    for name, read, write in slots:
+    for name, read, write in moves:
         if left and name in changes:
             write(new, changes[name])
             left -= 1
-        else:
+        elif read is not None:
             write(new, read(value))
+        else:
+            raise TypeError(f"{kind.__name__} needs {name}")
     if left:
         raise TypeError(f"{kind.__name__} has no field among {sorted(changes)} that grew")
     return new
+
+
+def _moves_of(source: type[Any], kind: type[Any]) -> tuple[tuple[str, Any, Any], ...]:
+    known = {field.name for field in fields(source)}
+    return tuple(
+        (name, getattr(source, name).__get__ if name in known else None, getattr(kind, name).__set__)
+        for name in [field.name for field in fields(kind)]
+    )

@@ -11,39 +11,47 @@ from gateway.flow.growth import grow
 from gateway.flow.laps import Laps
 from gateway.flow.ports import Inspector, OutputGuard
 from gateway.flow.refusals import demand_inspector, demand_no_logprobs
-from gateway.flow.values import Decision, Exchange, Finding, Inspection
+from gateway.flow.stages import Authorized, Inspected, Reserved, Targeted
+from gateway.flow.values import Decision, Finding, Inspection
 
 REDACTION = ("off", "flag", "redact", "block")
 GUARDRAILS = ("off", "default", "strict")
 """The values of the two obligations, the strictest last."""
 
 
-async def inspected(inspector: Inspector | None, exchange: Exchange, decision: Decision, laps: Laps) -> Exchange:
-    """The exchange with its inspection, and with the redacted request where something was taken out.
+async def inspected(inspector: Inspector | None, stage: Authorized, laps: Laps) -> Inspected:
+    """With the redacted request where something was taken out.
 
     Raises `InvalidRequest` for log-probabilities of an answer that is to be redacted, and `Unavailable` where the
     obligations refuse what cannot be inspected. A block is in the value; `demand_clean` raises it.
     """
-    request, before = exchange.request, exchange.inspection
-    if request is None:
-        raise RuntimeError("a request is inspected before it was read")
-    if before is not None and exchange.asked is not None and _same_duties(exchange.asked, decision):
-        return exchange
-    demand_no_logprobs(request, decision)
+    return stage.inspected(await _seen(inspector, stage, stage.asked, laps))
+
+
+async def inspected_again(inspector: Inspector | None, target: Targeted, laps: Laps) -> Targeted:
+    """Where the model that was chosen is under other duties than the one that was asked for. Raises the same."""
+    if _same_duties(target.asked, target.decision):
+        return target
+    seen = await _seen(inspector, target, target.decision, laps)
+    findings = _together(target.findings, seen.findings)
+    return grow(target, inspection=seen, findings=findings, request=seen.request or target.request)
+
+
+async def _seen(inspector: Inspector | None, stage: Authorized, decision: Decision, laps: Laps) -> Inspection:
+    demand_no_logprobs(stage.request, decision)
     if inspector is None:
         demand_inspector(decision)
-        return grow(exchange, inspection=Inspection())
+        return Inspection()
     started = laps.now()
-    seen = await inspector.inspect_input(request, decision)
+    seen = await inspector.inspect_input(stage.request, decision)
     laps.guard_us = laps.since(started) + (laps.guard_us or 0)
-    findings = _together(exchange.findings, seen.findings)
-    return grow(exchange, inspection=seen, findings=findings, request=seen.request or request)
+    return seen
 
 
-def guard_of(inspector: Inspector | None, exchange: Exchange) -> OutputGuard | None:
+def guard_of(inspector: Inspector | None, reserved: Reserved) -> OutputGuard | None:
     """The guard of the answer, by the stricter of what holds for the model as asked and for the one that runs."""
-    asked, decision, request = exchange.asked, exchange.decision, exchange.request
-    if inspector is None or asked is None or decision is None or request is None:
+    asked, decision = reserved.asked, reserved.decision
+    if inspector is None:
         return None
     if not _same_duties(asked, decision):
         one, other = asked.obligations, decision.obligations
@@ -53,7 +61,7 @@ def guard_of(inspector: Inspector | None, exchange: Exchange) -> OutputGuard | N
             guardrails=max(one.guardrails, other.guardrails, key=GUARDRAILS.index),
         )
         decision = replace(decision, obligations=obligations)
-    return inspector.guard_output(request, decision)
+    return inspector.guard_output(reserved.request, decision)
 
 
 def stricter(decision: Decision, than: Decision) -> bool:

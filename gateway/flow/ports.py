@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Protocol
 
 from gateway.flow.context import RequestContext
+from gateway.flow.stages import Concluded, Exchange
 from gateway.flow.values import (
     AdminEvent,
     Chunk,
@@ -18,7 +19,6 @@ from gateway.flow.values import (
     Decision,
     EmbeddingRequest,
     Estimate,
-    Exchange,
     Finding,
     GeneratingRequest,
     Inspection,
@@ -155,10 +155,13 @@ class Catalog(Protocol):
 
 class AuditLog(Protocol):
     async def intent(self, exchange: Exchange) -> None:
-        """Returns once the intent record is durable. Raises `Unavailable` (503 `audit_unavailable`)."""
+        """Of a request that is about to run, or of one that will not.
+
+        Returns once the intent record is durable. Raises `Unavailable` (503 `audit_unavailable`).
+        """
         ...
 
-    async def completion(self, exchange: Exchange) -> None:
+    async def completion(self, exchange: Concluded) -> None:
         """Write the completion; in strict mode returns once durable, otherwise once queued. Never loses it."""
         ...
 
@@ -224,7 +227,7 @@ class Backend(Protocol):
 class Observer(Protocol):
     """Told once about every finished request; must neither block nor raise."""
 
-    def finished(self, exchange: Exchange) -> None: ...
+    def finished(self, exchange: Concluded) -> None: ...
 
 
 class PastDecisions(Protocol):

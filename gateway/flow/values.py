@@ -69,7 +69,6 @@ __all__ = [
     "Effect",
     "EmbeddingRequest",
     "Estimate",
-    "Exchange",
     "Failure",
     "Finding",
     "GeneratingRequest",
@@ -148,43 +147,6 @@ class Failure:
     code: str
     message: str
     detail: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """Everything known about one request so far. Grown with `dataclasses.replace`; audit serializes it."""
-
-    context: RequestContext
-    request: ModelRequest | None = None
-    principal: Principal = ANONYMOUS
-    asked: Decision | None = None
-    """Decision on the model as the caller named it."""
-    inspection: Inspection | None = None
-    plan: RoutePlan | None = None
-    decision: Decision | None = None
-    """Decision on the resolved model."""
-    estimate: Estimate | None = None
-    reservation: Reservation | None = None
-    served: ModelCard | None = None
-    usage: Usage = field(default_factory=Usage)
-    cost_micro: int = 0
-    signals: Signals | None = None
-    finish_reason: str | None = None
-    stop_cause: str | None = None
-    outcome: Outcome | None = None
-    failure: Failure | None = None
-    status: int | None = None
-    findings: tuple[Finding, ...] = ()
-    fallbacks: tuple[str, ...] = ()
-    timings: Timings = Timings()
-    prompt_digest: bytes | None = None
-    response_digest: bytes | None = None
-    completion_texts: tuple[str, ...] | None = field(default=None, repr=False)
-    """By choice; kept only where an obligation asks for content (`encrypted`, `redacted`)."""
-
-    @property
-    def request_id(self) -> UUID:
-        return self.context.request_id
 
 
 @dataclass(frozen=True, slots=True)

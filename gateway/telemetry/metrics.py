@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gateway.flow.values import Exchange
+from gateway.flow.stages import Concluded, plan_of, request_of, served_of
 
 LATENCY = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 OVERHEAD = (0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0)
@@ -83,12 +83,13 @@ class GatewayMetrics(Collector):
     def loop_lag(self, seconds: float) -> None:
         self._lag_s = seconds
 
-    def finished(self, exchange: Exchange) -> None:
-        request, served, plan = exchange.request, exchange.served, exchange.plan
+    def finished(self, exchange: Concluded) -> None:
+        stage = exchange.stage
+        request, served, plan = request_of(stage), served_of(stage), plan_of(stage)
         model = served.id if served is not None else "none"
         action = request.action if request is not None else "none"
         route = plan.route if plan is not None else "none"
-        self._requests[action, model, route, exchange.outcome or "none"] += 1
+        self._requests[action, model, route, exchange.outcome] += 1
         if exchange.failure is not None:
             self._refusals[exchange.failure.code] += 1
         for found in exchange.findings:

@@ -8,14 +8,17 @@ from typing import Any
 from uuid import UUID
 
 from gateway.flow.context import Client, RequestContext, SystemIds
+from gateway.flow.growth import advance
+from gateway.flow.stages import Authorized, Concluded, Received, Reserved
 from gateway.flow.values import (
     AdminEvent,
     ChatRequest,
     Decision,
     Effect,
-    Exchange,
+    Estimate,
     Failure,
     GenerationParams,
+    Inspection,
     Message,
     ModelCard,
     Outcome,
@@ -58,59 +61,67 @@ def context(request_id: UUID | None = None, **client: Any) -> RequestContext:
     )
 
 
-def admitted(principal: Principal = ANA, model: str = "auto", **changes: Any) -> Exchange:
+def admitted(principal: Principal = ANA, model: str = "auto", **changes: Any) -> Reserved:
     """An exchange at stage 9: about to be run."""
-    exchange = Exchange(
+    reserved = Reserved(
         context=context(),
+        principal=principal,
         request=ChatRequest(
             model=model,
             messages=(Message.of_text("user", "¿Cuál es el saldo?"),),
             params=GenerationParams(max_tokens=64, temperature=0.7, seed=7),
             stream=True,
         ),
-        principal=principal,
+        prompt_digest=b"p" * 32,
         asked=ALLOW,
+        inspection=Inspection(),
+        findings=(),
         plan=RoutePlan(requested=model, candidates=(SMALL,), reason="short question", route="small", score=0.12),
+        fallbacks=(),
+        left=None,
         decision=ALLOW,
+        estimate=Estimate(26, 64),
         reservation=Reservation(
             id="res-1", tokens=90, cost_micro=12, granted_output_tokens=64, expires_at=datetime.now(UTC)
         ),
         served=SMALL,
         timings=Timings(auth_us=40, policy_us=9, limits_us=300, route_us=20),
-        prompt_digest=b"p" * 32,
     )
-    return replace(exchange, **changes)
+    return replace(reserved, **changes)
 
 
-def finished(exchange: Exchange, outcome: Outcome = Outcome.OK, **changes: Any) -> Exchange:
+def finished(reserved: Reserved, outcome: Outcome = Outcome.OK, **changes: Any) -> Concluded:
     """The same exchange at stage 12."""
-    done = replace(
-        exchange,
+    done = Concluded(
+        stage=reserved,
+        outcome=outcome,
+        status=200,
+        claim=reserved.reservation,
         usage=Usage(prompt_tokens=26, completion_tokens=12, cached_tokens=16),
         cost_micro=9,
         signals=Signals(mean_logprob=-0.41, min_logprob=-3.2, queue_s=0.001, prefill_s=0.02, decode_s=0.3),
         finish_reason="stop",
-        outcome=outcome,
-        status=200,
-        timings=replace(exchange.timings, ttft_us=21_000, total_us=330_000),
+        findings=reserved.findings,
+        timings=replace(reserved.timings, ttft_us=21_000, total_us=330_000),
         response_digest=b"r" * 32,
     )
     return replace(done, **changes)
 
 
-def denied(principal: Principal = ANA, code: str = "model_not_permitted", status: int = 403) -> Exchange:
+def refused(stage: Received, code: str, status: int, outcome: Outcome = Outcome.DENIED) -> Concluded:
+    """A request that got no further than `stage`."""
+    failure = Failure(status, code, "not permitted", "rule r-9")
+    return Concluded(stage=stage, outcome=outcome, status=status, failure=failure, timings=stage.timings)
+
+
+def denied(principal: Principal = ANA, code: str = "model_not_permitted", status: int = 403) -> Concluded:
+    return refused(forbidden(principal), code, status)
+
+
+def forbidden(principal: Principal = ANA) -> Authorized:
+    """The stage of a request that policy refuses."""
     deny = replace(ALLOW, effect=Effect.DENY, rule_id="r-9", reason="only analysts may use large models")
-    return replace(
-        admitted(principal, model="qwen2.5-coder-0.5b-instruct"),
-        asked=deny,
-        decision=None,
-        plan=None,
-        served=None,
-        reservation=None,
-        outcome=Outcome.DENIED,
-        status=status,
-        failure=Failure(status, code, "not permitted", "rule r-9"),
-    )
+    return advance(admitted(principal, model="qwen2.5-coder-0.5b-instruct"), Authorized, asked=deny)
 
 
 def change(action: str = "policy.write", **changes: Any) -> AdminEvent:

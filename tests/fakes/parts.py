@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from gateway.errors import GatewayError, RateLimited
 from gateway.flow.context import RequestContext, SystemIds
 from gateway.flow.pipeline import Arrival, Pipeline
+from gateway.flow.stages import Concluded, Exchange
 from gateway.flow.values import (
     AdminEvent,
     ChatRequest,
@@ -19,7 +20,6 @@ from gateway.flow.values import (
     Decision,
     Effect,
     Estimate,
-    Exchange,
     GenerationParams,
     Inspection,
     LimitRule,
@@ -147,7 +147,7 @@ class FakeAudit:
     """`intents` and `completions` in the order in which they became durable."""
 
     intents: list[Exchange] = field(default_factory=list)
-    completions: list[Exchange] = field(default_factory=list)
+    completions: list[Concluded] = field(default_factory=list)
     failure: GatewayError | None = None
     gate: asyncio.Event | None = None
     """When set, an intent waits for it: a slow disk."""
@@ -159,7 +159,7 @@ class FakeAudit:
             raise self.failure
         self.intents.append(exchange)
 
-    async def completion(self, exchange: Exchange) -> None:
+    async def completion(self, exchange: Concluded) -> None:
         await asyncio.sleep(0)
         if self.failure is not None:
             raise self.failure
@@ -297,7 +297,7 @@ class Bench:
     inspector: BlockingInspector | None = None
     clock: ManualClock = field(default_factory=ManualClock)
     gone: bool = False
-    observed: list[Exchange] = field(default_factory=list)
+    observed: list[Concluded] = field(default_factory=list)
 
     def pipeline(self) -> Pipeline:
         return Pipeline(
@@ -315,7 +315,7 @@ class Bench:
             observer=self,
         )
 
-    def finished(self, exchange: Exchange) -> None:
+    def finished(self, exchange: Concluded) -> None:
         self.observed.append(exchange)
 
     def arrival(self, request: ModelRequest = ASK, **changes: object) -> Arrival:
@@ -337,7 +337,7 @@ class Bench:
             return "".join([heard(chunk).text async for chunk in answer])
 
     @property
-    def completion(self) -> Exchange:
+    def completion(self) -> Concluded:
         """The one completion that was written."""
         (exchange,) = self.audit.completions
         return exchange

@@ -21,7 +21,8 @@ from gateway.admin.policies import authz
 from gateway.admin.policies import routes as policies
 from gateway.api.errors import install_handlers
 from gateway.flow.context import SystemClock, SystemIds
-from gateway.flow.values import AdminEvent, Exchange, ModelCard, PastDecision, Principal
+from gateway.flow.stages import Concluded, Exchange
+from gateway.flow.values import AdminEvent, ModelCard, PastDecision, Principal
 from gateway.settings import AccessSettings
 from gateway.storage.postgres import make_engine
 from tests.fakes.doors import KnownCallers
@@ -64,7 +65,7 @@ class RememberingAudit:
 
     async def intent(self, exchange: Exchange) -> None: ...
 
-    async def completion(self, exchange: Exchange) -> None: ...
+    async def completion(self, exchange: Concluded) -> None: ...
 
 
 class RecordedPast:

@@ -24,9 +24,11 @@ from gateway.audit.service import AuditService
 from gateway.audit.verify import verify
 from gateway.errors import ConfigError, RequestTooLarge, Unavailable
 from gateway.flow.context import SystemIds
-from gateway.flow.values import Exchange, Failure, Message, Obligations
+from gateway.flow.growth import advance
+from gateway.flow.stages import Exchange, Reserved, Targeted
+from gateway.flow.values import ChatRequest, Failure, Message, Obligations
 from gateway.storage.postgres import make_engine
-from tests.fakes.exchanges import ALLOW, admitted, finished
+from tests.fakes.exchanges import ALLOW, admitted, finished, refused
 
 Start = Callable[..., Awaitable[AuditService]]
 
@@ -121,12 +123,12 @@ def test_a_key_file_that_is_missing_is_told_by_its_name(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------ through the spool
 
 
-def private(exchange: Exchange, level: str = "encrypted") -> Exchange:
+def private(exchange: Reserved, level: str = "encrypted") -> Reserved:
     decision = replace(ALLOW, obligations=Obligations(content_logging=level))  # type: ignore[arg-type]
     return replace(exchange, asked=decision, decision=decision)
 
 
-async def recorded(service: AuditService, exchange: Exchange, **changes: Any) -> None:
+async def recorded(service: AuditService, exchange: Reserved, **changes: Any) -> None:
     await service.intent(exchange)
     await service.completion(finished(exchange, **{"completion_texts": (ANSWER,), **changes}))
 
@@ -262,7 +264,7 @@ async def test_without_a_key_nothing_runs_whose_content_must_be_stored(start: St
 
 async def test_a_refused_request_is_recorded_without_a_key_as_well(start: Start, engine: AsyncEngine) -> None:
     service = await start()
-    exchange = replace(private(admitted()), failure=Failure(429, "tokens_rate_limited", "m"), served=None)
+    exchange = refused(advance(private(admitted()), Targeted), "tokens_rate_limited", 429)
     await service.intent(exchange)
     await service.completion(exchange)
     assert await read(engine, service, exchange) == []
@@ -293,7 +295,7 @@ def test_the_largest_envelope_is_bounded(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_large_text_passes_through_spool_and_postgres(start: Start, engine: AsyncEngine) -> None:
     service, large = await start(sealer=sealer()), incompressible(3_000_000)
-    request = replace(admitted().request, messages=(Message.of_text("user", large),))  # type: ignore[type-var]
+    request = ChatRequest("auto", (Message.of_text("user", large),))
     exchange = private(admitted(request=request))
     await recorded(service, exchange, completion_texts=(large,))
     assert [one.state for one in await read(engine, service, exchange)] == ["readable", "readable"]
@@ -304,7 +306,7 @@ async def test_a_prompt_too_large_to_be_recorded_is_refused_and_an_answer_is_cut
 ) -> None:
     monkeypatch.setattr(content, "MAX_BYTES", 2000)
     service, large = await start(sealer=sealer()), incompressible(9000)
-    request = replace(admitted().request, messages=(Message.of_text("user", large),))  # type: ignore[type-var]
+    request = ChatRequest("auto", (Message.of_text("user", large),))
     with pytest.raises(RequestTooLarge):
         await service.intent(private(admitted(request=request)))
     exchange = private(admitted())

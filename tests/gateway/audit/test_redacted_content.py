@@ -16,7 +16,8 @@ from gateway.audit.content_keys import parse_content_keys
 from gateway.audit.content_reader import ContentReader
 from gateway.audit.service import AuditService
 from gateway.errors import Unavailable
-from gateway.flow.values import ChatRequest, CompletionRequest, Exchange, GenerationParams, Message, Obligations
+from gateway.flow.stages import Exchange, Reserved
+from gateway.flow.values import ChatRequest, CompletionRequest, GenerationParams, Message, Obligations
 from gateway.guardrails.inspector import GuardrailInspector
 from gateway.settings import GuardrailSettings
 from tests.fakes.exchanges import ALLOW, admitted, finished
@@ -33,7 +34,7 @@ def inspector() -> Iterator[GuardrailInspector]:
     inspector.close()
 
 
-def asked(text: str | CompletionRequest) -> Exchange:
+def asked(text: str | CompletionRequest) -> Reserved:
     """Policy asks for a redacted record, and for no redaction of what the model reads."""
     decision = replace(ALLOW, obligations=Obligations(content_logging="redacted", redaction="off"))
     exchange = admitted(asked=decision, decision=decision)

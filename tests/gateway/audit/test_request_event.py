@@ -16,8 +16,10 @@ from gateway.audit.event import Origin, Phase
 from gateway.audit.notices import interrupted_record
 from gateway.audit.personal import ABOUT
 from gateway.audit.request_event import effect, request_caller, request_record
-from gateway.flow.values import Exchange, Failure, Finding, Obligations, Outcome
-from tests.fakes.exchanges import ALLOW, ANA, admitted, context, denied, finished
+from gateway.flow.growth import advance
+from gateway.flow.stages import Exchange, Read, Reserved
+from gateway.flow.values import Finding, Obligations, Outcome
+from tests.fakes.exchanges import ALLOW, ANA, admitted, context, denied, finished, forbidden, refused
 
 KEY = CommitmentKey(b"k" * 32)
 ORIGIN = Origin("node-a", UUID(int=7), "0.1.0", KEY)
@@ -91,8 +93,8 @@ def test_findings_are_listed_without_what_they_matched() -> None:
         (denied(), "deny"),
         (denied(code="budget_exceeded", status=429), "deny"),
         (denied(code="blocked_by_policy", status=400), "deny"),
-        (replace(denied(), failure=Failure(400, "invalid_json", "m"), outcome=Outcome.ERROR), "error"),
-        (replace(admitted(), failure=Failure(503, "engine_unavailable", "m"), outcome=Outcome.ERROR), "error"),
+        (refused(forbidden(), "invalid_json", 400, Outcome.ERROR), "error"),
+        (refused(admitted(), "engine_unavailable", 503, Outcome.ERROR), "error"),
         (finished(admitted(), Outcome.ENGINE_ERROR), "error"),
     ],
 )
@@ -121,7 +123,6 @@ def test_columns_follow_from_the_record_alone() -> None:
 
 def test_a_number_beyond_64_bits_does_not_stop_the_record() -> None:
     exchange = admitted()
-    assert exchange.request is not None
     request: Any = exchange.request
     huge = replace(request, params=replace(exchange.request.params, seed=2**80, temperature=float("nan")))
     params = document(replace(exchange, request=huge))["what"]["params"]
@@ -144,7 +145,6 @@ def test_the_data_class_that_was_decided_by_is_on_record_also_when_none_was_sent
 
 def test_metadata_is_kept_as_erasable_labels_and_committed_to() -> None:
     exchange = admitted()
-    assert exchange.request is not None
     labeled = replace(exchange, request=replace(exchange.request, metadata={"project": "p1", "Ana": "x" * 600}))
     record = request_record(ORIGIN, UUID(int=1), NOW, "intent", labeled, request_caller(ORIGIN, labeled))
     personal, _ = decode_side(record.side)
@@ -156,7 +156,7 @@ def test_metadata_is_kept_as_erasable_labels_and_committed_to() -> None:
 WORDS = frozenset({"internal", "billing"})
 
 
-def stated(purpose: str, data_class: str, **changes: Any) -> Exchange:
+def stated(purpose: str, data_class: str, **changes: Any) -> Reserved:
     decided = replace(ALLOW, fixed_reason=True, named_words=WORDS, default_data_class="internal")
     said = replace(context(), purpose=purpose, data_class=data_class)
     return admitted(**{"context": said, "asked": decided, "decision": decided, **changes})
@@ -176,7 +176,7 @@ def test_words_that_the_policy_names_are_on_record_as_they_were_sent() -> None:
         (stated("for ana", "internal"), {"purpose": "for ana"}),
         (stated("billing", "of ana"), {"data_class": "of ana"}),
         # Before a policy decided nothing is known: there may be no such model.
-        (stated("billing", "internal", asked=None, decision=None, plan=None, served=None, model="ana"),
+        (refused(advance(stated("billing", "internal", model="ana"), Read), "policy_unavailable", 503, Outcome.ERROR),
          {"purpose": "billing", "data_class": "internal", "model_requested": "ana"}),
     ],
 )  # fmt: skip

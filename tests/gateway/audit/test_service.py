@@ -10,9 +10,10 @@ import pytest
 from sqlalchemy.exc import DBAPIError
 
 from gateway.audit.service import AuditService
+from gateway.flow.stages import Received
 from gateway.flow.values import ANONYMOUS, AdminEvent, Outcome
 from tests.fakes.disks import FaultyDisk
-from tests.fakes.exchanges import ANA, admitted, change, context, denied, finished
+from tests.fakes.exchanges import ANA, admitted, change, context, denied, finished, refused
 
 MODES = ("strict", "standard", "fast")
 
@@ -161,9 +162,7 @@ async def test_partitions_reach_three_months_ahead_and_the_default_is_empty(serv
 async def test_a_flood_of_bad_tokens_is_counted_by_source_instead_of_filling_the_disk(start: Any, rows: Any) -> None:
     service = await start(unknown_per_minute=3)
     for source in ("203.0.113.9", "203.0.113.9", "203.0.113.9", "203.0.113.9", "203.0.113.9", "198.51.100.1"):
-        refusal = replace(
-            denied(ANONYMOUS, code="invalid_token", status=401), context=context(ip=source), request=None, asked=None
-        )
+        refusal = refused(Received(context=context(ip=source)), "invalid_token", 401)
         await service.intent(refusal)
         await service.completion(refusal)
     await service.close()

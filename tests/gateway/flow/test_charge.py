@@ -22,6 +22,7 @@ from gateway.errors import (
     Unavailable,
 )
 from gateway.flow.request import ModelRequest
+from gateway.flow.stages import principal_of
 from gateway.flow.values import ChatRequest, Estimate, LimitRule, LimitVerdict, ModelCard, Prepared
 from tests.fakes.parts import Bench
 
@@ -154,7 +155,7 @@ async def test_a_window_known_to_be_full_refuses_before_the_body_is_read() -> No
 
     with pytest.raises(RateLimited):
         await bench.pipeline().answer(replace(bench.arrival(), receive=receive))
-    assert bench.completion.principal.subject == "u-1"
+    assert principal_of(bench.completion.stage).subject == "u-1"
 
 
 @dataclass

@@ -20,6 +20,7 @@ from gateway.errors import (
     Unauthenticated,
     Unavailable,
 )
+from gateway.flow.stages import Authorized, Concluded, Estimated, Received, Reserved, plan_of, served_of
 from gateway.flow.values import (
     ChatRequest,
     Chunk,
@@ -51,7 +52,7 @@ async def test_an_answer_is_settled_and_recorded_with_what_was_decided() -> None
     assert (done.outcome, done.finish_reason, done.status) == (Outcome.OK, "stop", 200)
     assert done.usage.completion_tokens == 3
     assert done.cost_micro == 3
-    assert done.served == MINI
+    assert served_of(done.stage) == MINI
     assert done.response_digest is not None
     assert bench.limiter.settled == [(str(done.request_id), done.usage, 3)]
     assert bench.observed == [done]
@@ -91,7 +92,7 @@ async def test_a_stranger_is_refused_before_the_body_is_read() -> None:
     with pytest.raises(Unauthenticated):
         await bench.pipeline().answer(replace(bench.arrival(), receive=receive))
     assert bench.completion.outcome is Outcome.DENIED
-    assert bench.completion.principal.kind == "anonymous"
+    assert type(bench.completion.stage) is Received
     assert len(bench.audit.intents) == 1
 
 
@@ -104,7 +105,7 @@ async def test_a_forbidden_model_is_refused_on_record_without_touching_limits_or
     assert bench.limiter.reserved == []
     assert bench.backend.started == []
     assert bench.completion.failure is not None
-    assert bench.completion.asked is not None
+    assert type(bench.completion.stage) is Authorized
 
 
 async def test_a_hidden_model_looks_like_an_unknown_one() -> None:
@@ -119,15 +120,16 @@ async def test_the_model_that_routing_chose_is_authorized_again() -> None:
     bench = Bench()
     await bench.text(model="auto")
     assert bench.access.asked == ["auto", "mini", "maxi", "mini"]
-    assert bench.completion.served == MINI
+    assert served_of(bench.completion.stage) == MINI
 
 
 async def test_auto_reaches_only_permitted_models() -> None:
     bench = Bench()
     bench.access.allowed = {"auto", "maxi"}
     await bench.text(model="auto")
-    assert bench.completion.plan is not None
-    assert bench.completion.plan.candidates == (MAXI,)
+    plan = plan_of(bench.completion.stage)
+    assert plan is not None
+    assert plan.candidates == (MAXI,)
 
 
 async def test_a_policy_that_changed_meanwhile_is_asked_again_even_for_the_same_model() -> None:
@@ -151,9 +153,9 @@ async def test_a_backend_that_is_down_hands_over_to_the_next_candidate() -> None
     bench.backend.failures = {"mini": Unavailable("down")}
     assert await bench.text(model="auto") == "uno dos tres"
     done = bench.completion
-    assert (done.served, done.fallbacks) == (MAXI, ("mini",))
-    assert done.plan is not None
-    assert done.plan.route == "fallback"
+    assert isinstance(done.stage, Reserved)
+    assert (done.stage.served, done.stage.fallbacks) == (MAXI, ("mini",))
+    assert done.stage.plan.route == "fallback"
     assert [key.partition(".")[2] for key, _, _ in bench.limiter.reserved] == ["", "1"]
     assert len(bench.limiter.settled) == 2
     assert len(bench.audit.intents) == 1
@@ -228,8 +230,8 @@ async def test_an_inexact_count_never_refuses_by_itself() -> None:
     bench.backend.tokens = None
     long = (Message.of_text("user", "x" * 4000),)
     assert await bench.text(messages=long) == "uno dos tres"
-    assert bench.completion.estimate is not None
-    assert not bench.completion.estimate.exact
+    assert isinstance(bench.completion.stage, Reserved)
+    assert not bench.completion.stage.estimate.exact
 
 
 async def test_a_full_window_refuses_without_a_reservation() -> None:
@@ -243,8 +245,8 @@ async def test_a_refused_reservation_is_on_record_with_its_estimate() -> None:
     bench = Bench()
     bench.limiter.refusal = LimitVerdict(allowed=False, kind="tokens", reason="too many")
     await refused(bench, RateLimited)
-    assert bench.completion.estimate is not None
-    assert bench.completion.reservation is None
+    assert type(bench.completion.stage) is Estimated
+    assert bench.completion.claim is None
     assert bench.limiter.settled == []
 
 
@@ -290,7 +292,7 @@ async def test_embeddings_go_through_the_same_stages() -> None:
     assert bench.completion.usage.prompt_tokens == 7
     assert len(bench.audit.intents) == 1
     (share,) = bench.backend.shares
-    assert share["share_key"] == f"{bench.completion.principal.tenant}/{bench.completion.principal.subject}"
+    assert share["share_key"] == "acme/u-1"
     assert set(share) == {"share_key", "share_weight", "priority", "deadline_s"}
 
 
@@ -344,6 +346,7 @@ async def test_a_backend_that_refuses_at_once_leaves_both_records_and_no_claim()
     error = await refused(bench, Unavailable)
     assert error.code == "engine_unavailable"
     (intent,) = bench.audit.intents
+    assert isinstance(intent, Concluded)
     assert (intent.status, intent.request_id) == (503, bench.completion.request_id)
     assert [(key, usage.total_tokens) for key, usage, _ in bench.limiter.settled] == [(str(intent.request_id), 0)]
 
@@ -352,5 +355,7 @@ async def test_a_backend_that_refuses_at_once_hands_over_to_the_next_candidate()
     bench = Bench()
     RefusesAtOnce(bench, "mini")
     assert await bench.text(model="auto") == "uno dos tres"
-    assert (bench.completion.served, bench.completion.fallbacks) == (MAXI, ("mini",))
+    stage = bench.completion.stage
+    assert isinstance(stage, Reserved)
+    assert (stage.served, stage.fallbacks) == (MAXI, ("mini",))
     assert len(bench.audit.intents) == 1

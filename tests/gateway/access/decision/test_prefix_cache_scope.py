@@ -11,9 +11,11 @@ from gateway.access.decision.evaluator import merge_obligations
 from gateway.access.document.model import ObligationSpec
 from gateway.api.headers import answer_headers
 from gateway.api.render import usage_object
-from gateway.flow.values import Decision, Effect, Exchange, Obligations, Usage
+from gateway.flow.answer import Bill
+from gateway.flow.values import Decision, Effect, Obligations, Usage
 from gateway.wiring import cache_salt
-from tests.fakes.parts import ANA, MINI, Bench
+from tests.fakes.exchanges import admitted
+from tests.fakes.parts import ANA, Bench
 
 ANA_FIN = replace(ANA, department="finance")
 BEA_FIN = replace(ANA_FIN, subject="u-2")
@@ -74,7 +76,6 @@ async def test_the_pipeline_asks_for_the_domain_that_policy_says() -> None:
 @pytest.mark.parametrize(("told", "shown"), [("show", True), ("hide", False)])
 def test_the_cached_tokens_are_told_or_left_out_everywhere(told: Any, shown: bool) -> None:
     decision = Decision(Effect.ALLOW, "", "r", 1, "ab" * 32, obligations=Obligations(cached_tokens=told))
-    exchange = Exchange(Bench().arrival().context, decision=decision, served=MINI, usage=Usage(320, 5, 300))
-    assert ("prompt_tokens_details" in usage_object(exchange)) is shown
-    assert any(name == b"x-esclusa-cached-tokens" for name, _ in answer_headers(exchange, final=True)) is shown
-    assert exchange.usage.cached_tokens == 300, "the record keeps them"
+    reserved, bill = admitted(decision=decision), Bill(Usage(320, 5, 300))
+    assert ("prompt_tokens_details" in usage_object(reserved, bill.usage)) is shown
+    assert any(name == b"x-esclusa-cached-tokens" for name, _ in answer_headers(reserved, bill)) is shown

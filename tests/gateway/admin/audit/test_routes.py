@@ -26,11 +26,13 @@ from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
 from gateway.errors import NotFound
 from gateway.flow.context import SystemClock, SystemIds
-from gateway.flow.values import Failure, Outcome, Principal
+from gateway.flow.growth import advance
+from gateway.flow.stages import Read
+from gateway.flow.values import Outcome, Principal
 from gateway.settings import AuditSettings
 from gateway.storage.postgres import make_engine
 from tests.fakes.doors import KnownCallers, RoleGrants
-from tests.fakes.exchanges import ANA, admitted, context, denied, finished
+from tests.fakes.exchanges import ANA, admitted, context, denied, finished, forbidden, refused
 
 AUDITOR = Principal(tenant="acme", issuer="i", subject="aud-1", roles=frozenset({"auditor"}))
 EMPLOYEE = Principal(tenant="acme", issuer="i", subject="emp-1", roles=frozenset({"employee"}))
@@ -307,10 +309,10 @@ async def test_words_that_nobody_knows_are_shown_until_they_are_erased(
     audit: AuditService, get: Get, database_url: str
 ) -> None:
     said = replace(context(), purpose="for ana", data_class="of ana")
-    refusal = replace(denied(), context=said, failure=Failure(404, "model_not_found", "m"), status=404)
-    assert refusal.request is not None
-    unknown = replace(refusal, asked=None, request=replace(refusal.request, model="ana"))
-    decided = replace(refusal, context=replace(said, request_id=SystemIds().uuid7()))
+    stage = replace(forbidden(), context=said)
+    nameless = replace(advance(stage, Read), request=replace(stage.request, model="ana"))
+    unknown = refused(nameless, "model_not_found", 404)
+    decided = refused(replace(stage, context=replace(said, request_id=SystemIds().uuid7())), "model_not_found", 404)
     for exchange in (unknown, decided):
         await audit.intent(exchange)
         await audit.completion(exchange)
@@ -349,7 +351,6 @@ async def test_csv_has_the_same_rows_and_no_formula(audit: AuditService, get: Ge
 
 async def test_a_label_of_the_request_finds_it(audit: AuditService, get: Get) -> None:
     exchange = admitted()
-    assert exchange.request is not None
     exchange = replace(exchange, request=replace(exchange.request, metadata={"project": "p1"}))
     await audit.intent(exchange)
     await audit.completion(finished(exchange))
