@@ -39,6 +39,10 @@ def test_every_module_says_what_it_owns() -> None:
     assert not [dotted(path) for path in MODULES if not path.read_text().lstrip().startswith('"""')]
 
 
+def test_every_package_says_that_it_is_typed() -> None:
+    assert not [package for package in PACKAGES if not (ROOT / package / "py.typed").exists()]
+
+
 def test_importing_the_gateway_opens_no_socket_and_reads_no_environment() -> None:
     names = [dotted(path) for path in MODULES if dotted(path).startswith("gateway") and path.stem != "__main__"]
     code = f"""
