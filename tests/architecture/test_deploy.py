@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import time
 import tomllib
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +205,24 @@ def test_the_lock_holds_every_dependency_in_a_version_that_is_asked_for() -> Non
         version = have[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version.partition("+")[0], prereleases=True), requirement
     assert "hatchling" in locked("build.lock")
+
+
+def test_the_lock_holds_what_the_locked_packages_need() -> None:
+    """As their own metadata tells it, of those that are installed here in the version of the lock."""
+    have = {**locked("requirements.lock"), **locked("torch-cpu.lock")}
+    missing = []
+    for name, version in have.items():
+        try:
+            installed = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        if installed.version.partition("+")[0] != version.partition("+")[0]:
+            continue
+        for text in installed.requires or ():
+            needed = Requirement(text)
+            if needed.marker is None or needed.marker.evaluate({"extra": ""}):
+                missing += [(name, text)] if canonicalize_name(needed.name) not in have else []
+    assert missing == []
 
 
 def test_an_engine_on_a_cpu_installs_no_triton() -> None:
