@@ -105,6 +105,33 @@ def test_a_sanitized_library_has_a_name_of_its_own(monkeypatch: pytest.MonkeyPat
     assert "-fsanitize=address,undefined" in build.compiler_flags("scalar")
 
 
+def test_a_sanitized_library_stops_at_a_read_beyond_its_buffer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = subprocess.run(
+        [build.compiler(), "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+    ).stdout.strip()
+    if not Path(runtime).is_absolute():
+        pytest.skip("the compiler brings no AddressSanitizer")
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    (sources / "read.cpp").write_text(
+        'extern "C" __attribute__((visibility("default"))) int at(int* p, int i) { return p[i]; }'
+    )
+    monkeypatch.setattr(build, "SOURCES", sources)
+    monkeypatch.setenv(build.CACHE_VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(build.SANITIZE_VARIABLE, "1")
+    library = build.build("scalar")
+
+    def read(index: int) -> subprocess.CompletedProcess[str]:
+        program = "import ctypes, sys; print(ctypes.CDLL(sys.argv[1]).at((ctypes.c_int * 1000)(), int(sys.argv[2])))"
+        # Python's own allocator would hide the end of the buffer.
+        env = {**os.environ, "LD_PRELOAD": runtime, "ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc"}
+        command = [sys.executable, "-c", program, str(library), str(index)]
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=120, check=False)
+
+    assert read(999).stdout == "0\n"
+    assert "heap-buffer-overflow" in read(1000).stderr
+
+
 def test_an_unwritable_cache_is_a_reason_not_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(build.CACHE_VARIABLE, "/proc/no-such-place")
     with pytest.raises(build.BuildError, match="not writable"):
