@@ -6,19 +6,20 @@ any of them may be a secret.
 
 from __future__ import annotations
 
-import difflib
-import types
-import typing
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-import yaml
 from pydantic import BaseModel, SecretStr, ValidationError
 
+from gateway.documents.located_yaml import Location, read_yaml
+from gateway.documents.schema_walk import field_names, nearest
 from gateway.errors import ConfigError
 
-Position = tuple[int, int]
+KeyPath = tuple[str, ...]
+MAX_DEPTH = 32
+MAX_VALUES = 100_000
 M = TypeVar("M", bound=BaseModel)
 REFERENCES = ("os.environ/", "env.")
 PREFIX = "ESCLUSA_"
@@ -29,7 +30,7 @@ def load(
     model: type[M], file: Path | None, environment: Mapping[str, str], overrides: Mapping[str, Any] | None = None
 ) -> M:
     """Overrides win over the environment, the environment over the file. Raises `ConfigError` with the place."""
-    tree, positions = read_yaml(file) if file is not None else ({}, {})
+    tree, positions = read_file(file) if file is not None else ({}, {})
     _check_own(model, tree, file, positions)
     origins: dict[tuple[str, ...], str] = {}
     _merge(tree, from_environment(environment, origins))
@@ -41,7 +42,7 @@ def load(
 
 
 def _check_own(
-    model: type[BaseModel], tree: Mapping[str, Any], file: Path | None, positions: Mapping[tuple[str, ...], Position]
+    model: type[BaseModel], tree: Mapping[str, Any], file: Path | None, positions: Mapping[KeyPath, Location]
 ) -> None:
     """Each value of the file must be good by itself: one that is overridden today is read tomorrow.
 
@@ -66,33 +67,25 @@ def _is_own_value(tree: Any, path: Sequence[Any]) -> bool:
     return not isinstance(node, dict | list) and not (isinstance(node, str) and node.startswith(REFERENCES))
 
 
-def read_yaml(file: Path) -> tuple[dict[str, Any], dict[tuple[str, ...], Position]]:
-    """The document and where each key stands (line and column from 1)."""
+def read_file(file: Path) -> tuple[dict[str, Any], Mapping[KeyPath, Location]]:
+    """The document and the place of each key."""
     try:
         text = file.read_text(encoding="utf-8")
     except OSError as error:
         raise ConfigError(f"the settings file cannot be read: {error.strerror}", file=str(file)) from None
     except UnicodeDecodeError:
         raise ConfigError("the settings file is not UTF-8", file=str(file)) from None
-    try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
-        tree = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        raise ConfigError(
-            f"not valid YAML: {error.problem}",
-            file=str(file),
-            line=mark.line + 1 if mark is not None else None,
-            column=mark.column + 1 if mark is not None else None,
-        ) from None
-    if tree is None:
+
+    def refuse(message: str, location: Location | None) -> ConfigError:
+        line, column = (location.line, location.column) if location is not None else (None, None)
+        return ConfigError(message, file=str(file), line=line, column=column)
+
+    found = read_yaml(text, refuse, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
+    if found.data is None:
         return {}, {}
-    if not isinstance(tree, dict):
+    if not isinstance(found.data, dict):
         raise ConfigError("found no mapping at the top; expected sections such as `http:`", file=str(file), line=1)
-    positions: dict[tuple[str, ...], Position] = {}
-    if root is not None:
-        _walk(root, (), positions, str(file))
-    return tree, positions
+    return found.data, {tuple(map(str, path)): at for path, at in {**found.locations, **found.key_locations}.items()}
 
 
 def from_environment(environment: Mapping[str, str], origins: dict[tuple[str, ...], str]) -> dict[str, Any]:
@@ -109,10 +102,8 @@ def from_environment(environment: Mapping[str, str], origins: dict[tuple[str, ..
     for path, name in named:
         value: Any = environment[name]
         if value[:1] in ("[", "{"):
-            try:
-                value = yaml.safe_load(value)
-            except yaml.YAMLError:
-                raise ConfigError("found a list or mapping that is not valid YAML", file=name) from None
+            refuse = partial(_not_yaml, name)
+            value = read_yaml(value, refuse, max_depth=MAX_DEPTH, max_values=MAX_VALUES).data
         node = tree
         for part in path[:-1]:
             node = node.setdefault(part, {})
@@ -121,21 +112,9 @@ def from_environment(environment: Mapping[str, str], origins: dict[tuple[str, ..
     return tree
 
 
-def _walk(node: yaml.Node, path: tuple[str, ...], positions: dict[tuple[str, ...], Position], file: str) -> None:
-    positions.setdefault(path, (node.start_mark.line + 1, node.start_mark.column + 1))
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            name = str(key.value)
-            at = (key.start_mark.line + 1, key.start_mark.column + 1)
-            if name in seen:
-                raise ConfigError(f"key `{name}` occurs twice", file=file, line=at[0], column=at[1])
-            seen.add(name)
-            positions[(*path, name)] = at
-            _walk(value, (*path, name), positions, file)
-    elif isinstance(node, yaml.SequenceNode):
-        for index, value in enumerate(node.value):
-            _walk(value, (*path, str(index)), positions, file)
+def _not_yaml(variable: str, message: str, location: Location | None) -> ConfigError:
+    del message, location  # they may quote the value
+    return ConfigError("found a list or mapping that is not valid YAML", file=variable)
 
 
 def _merge(tree: dict[str, Any], over: Mapping[str, Any]) -> None:
@@ -170,7 +149,7 @@ def _explain(
     model: type[BaseModel],
     error: ValidationError,
     file: Path | None,
-    positions: Mapping[tuple[str, ...], Position],
+    positions: Mapping[KeyPath, Location],
     origins: Mapping[tuple[str, ...], str],
     index: int = 0,
 ) -> ConfigError:
@@ -179,10 +158,9 @@ def _explain(
     where, line, column = _place(path, file, positions, origins)
     hint = None
     if first["type"] == "extra_forbidden":
-        known = _names(model, path[:-1])
-        near = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
+        known = sorted(field_names(model, path[:-1]))
         message = f"unknown key `{'.'.join(path)}`; expected one of: {', '.join(known)}"
-        hint = f"did you mean `{near[0]}`?" if near else None
+        hint = nearest(path[-1], known, cutoff=0.5)
     elif first["type"] == "missing":
         message = f"`{'.'.join(path)}` is missing; it is required"
     else:
@@ -193,38 +171,12 @@ def _explain(
 def _place(
     path: tuple[str, ...],
     file: Path | None,
-    positions: Mapping[tuple[str, ...], Position],
+    positions: Mapping[KeyPath, Location],
     origins: Mapping[tuple[str, ...], str],
 ) -> tuple[str | None, int | None, int | None]:
     for length in range(len(path), 0, -1):
         if path[:length] in origins:
             return origins[path[:length]], None, None
         if path[:length] in positions:
-            return str(file), *positions[path[:length]]
+            return str(file), positions[path[:length]].line, positions[path[:length]].column
     return (str(file) if file is not None else None), None, None
-
-
-def _names(model: type[BaseModel], path: Sequence[str]) -> list[str]:
-    """The valid names beside a key, walking the model the way the path goes."""
-    current: Any = model
-    inside_container = False
-    for part in path:
-        if inside_container:  # an index or a free name: the model of the elements is already known
-            inside_container = False
-            continue
-        field = current.model_fields.get(part) if current is not None else None
-        current = _inner(field.annotation) if field is not None else None
-        inside_container = field is not None and field.annotation is not current
-    return sorted(current.model_fields) if current is not None else []
-
-
-def _inner(annotation: Any) -> type[BaseModel] | None:
-    """The model inside `X | None`, `tuple[X, ...]`, `list[X]`, `dict[str, X]`."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    if typing.get_origin(annotation) in (typing.Union, types.UnionType, tuple, list, dict):
-        for argument in reversed(typing.get_args(annotation)):
-            found = _inner(argument)
-            if found is not None:
-                return found
-    return None

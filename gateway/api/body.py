@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
-from typing import Any, NoReturn, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 from starlette.types import Receive
 
 from gateway.api.media_type import is_json
+from gateway.documents.strict_json import Flaw, strict_decoder
 from gateway.errors import InvalidRequest, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 
 T = TypeVar("T")
@@ -183,36 +183,14 @@ def _check_surrogates(value: object) -> None:
         ) from None
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise InvalidRequest(
+def _refused(flaw: Flaw, written: str) -> InvalidRequest:
+    if flaw is Flaw.DUPLICATE_KEY:
+        return InvalidRequest(
             "A key occurs twice in one object.", code="duplicate_key", hint="send each key once; readers disagree"
         )
-    return found
-
-
-def _integer(digits: str) -> int:
-    if len(digits) > 20 or not -MAX_INT - 1 <= (value := int(digits)) <= MAX_INT:
-        raise _out_of_range()
-    return value
-
-
-def _float(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise _out_of_range()
-    return value
-
-
-def _constant(name: str) -> NoReturn:
-    raise InvalidRequest(f"{name.lstrip('-')} is not a JSON number.", code="invalid_json")
-
-
-def _out_of_range() -> InvalidRequest:
+    if flaw is Flaw.CONSTANT:
+        return InvalidRequest(f"{written.lstrip('-')} is not a JSON number.", code="invalid_json")
     return InvalidRequest("A number does not fit into 64 bits.", code="number_out_of_range")
 
 
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_int=_integer, parse_float=_float, parse_constant=_constant, strict=True
-)
+_DECODER = strict_decoder(_refused, most=MAX_INT)

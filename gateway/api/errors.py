@@ -17,8 +17,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.api.expectations import expectation, is_type_error, public_path
+from gateway.api.expectations import expectation, public_path
 from gateway.descriptors import is_shortage, no_descriptor
+from gateway.documents.validation_messages import is_type_error
 from gateway.errors import GatewayError, InvalidRequest, UnknownField
 
 MAX_ERRORS = 512

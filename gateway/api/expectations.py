@@ -5,57 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gateway.documents.validation_messages import EXPECTED_TYPES, LIMITS
+
 FREE_KEYS = frozenset({"logit_bias", "metadata", "guided_json", "json", "schema"})
 """Fields whose keys the caller invents; a path ends there."""
 
-KINDS = {
-    "string_type": "text",
-    "list_type": "a list",
-    "tuple_type": "a list",
-    "set_type": "a list",
-    "frozen_set_type": "a list",
-    "dict_type": "an object",
-    "model_type": "an object",
-    "model_attributes_type": "an object",
-    "mapping_type": "an object",
-    "int_type": "a whole number",
-    "int_parsing": "a whole number",
-    "int_from_float": "a whole number",
-    "float_type": "a number",
-    "float_parsing": "a number",
-    "finite_number": "a finite number",
-    "bool_type": "true or false",
-    "bool_parsing": "true or false",
-    "none_required": "null",
-    "uuid_type": "a UUID",
-    "uuid_parsing": "a UUID",
-    "datetime_type": "a date and time such as 2026-01-31T12:00:00Z",
-    "datetime_parsing": "a date and time such as 2026-01-31T12:00:00Z",
-    "datetime_from_date_parsing": "a date and time such as 2026-01-31T12:00:00Z",
-}
-LIMITS = {
-    "greater_than_equal": ("ge", "must be at least {}"),
-    "greater_than": ("gt", "must be more than {}"),
-    "less_than_equal": ("le", "must be at most {}"),
-    "less_than": ("lt", "must be less than {}"),
-    "string_too_short": ("min_length", "must have at least {} characters"),
-    "string_too_long": ("max_length", "must have at most {} characters"),
-    "too_short": ("min_length", "must have at least {} entries"),
-    "too_long": ("max_length", "must have at most {} entries"),
-    "too_many_fields": ("max_length", "must have at most {} fields"),
-    "string_pattern_mismatch": ("pattern", "must match the pattern {}"),
-    "literal_error": ("expected", "must be {}"),
-    "enum": ("expected", "must be {}"),
-}
 ELEMENTS = (("str", "a list of texts"), ("int", "a list of whole numbers"), ("float", "a list of numbers"))
 
 
-def is_type_error(kind: str) -> bool:
-    return kind in KINDS or kind.endswith(("_type", "_parsing"))
-
-
-def expectation(told: Sequence[Mapping[str, Any]], first: Mapping[str, Any], path: Sequence[str]) -> str:
-    """What the field must be, from the errors of one place; the members of a union are joined by "or"."""
+def expectation(reported: Sequence[Mapping[str, Any]], first: Mapping[str, Any], path: Sequence[str]) -> str:
+    """The sentence about a field, from the errors of one place; the members of a union are joined by "or"."""
     kind = str(first["type"])
     within = _within(first["loc"], path)
     if kind in LIMITS:
@@ -66,8 +25,8 @@ def expectation(told: Sequence[Mapping[str, Any]], first: Mapping[str, Any], pat
             return within + (
                 said if limit != 1 else said.replace("characters", "character").replace("entries", "entry")
             )
-    kinds = dict.fromkeys(_kind(error) for error in told if str(error["type"]) in KINDS)
-    if kind in KINDS:
+    kinds = dict.fromkeys(_kind(error) for error in reported if str(error["type"]) in EXPECTED_TYPES)
+    if kind in EXPECTED_TYPES:
         return f"{within}must be {' or '.join(kinds)}"
     return f"{within}is not valid"
 
@@ -93,7 +52,7 @@ def _kind(error: Mapping[str, Any]) -> str:
     if str(error["type"]) == "list_type" and isinstance(member, str) and member.startswith("list["):
         element = member[len("list[") :].removeprefix("constrained-")
         return next((words for name, words in ELEMENTS if element.startswith(name)), "a list of objects")
-    return KINDS[str(error["type"])]
+    return EXPECTED_TYPES[str(error["type"])]
 
 
 def _within(loc: Sequence[Any], path: Sequence[str]) -> str:

@@ -5,45 +5,18 @@ Owns the one parser used for token headers, claims, key sets and discovery docum
 
 from __future__ import annotations
 
-import json
-import math
-from typing import Any, NoReturn
+from typing import Any
+
+from gateway.documents.strict_json import strict_decoder
 
 MAX_SAFE_INTEGER = 2**53
-_MAX_DIGITS = 20
 
 
 class StrictJsonError(ValueError):
     """The text is not JSON that two parsers would read alike. `str()` is log-safe: it never quotes the input."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise StrictJsonError("a name occurs twice in one object")
-    return found
-
-
-def _no_constant(_: str) -> NoReturn:
-    raise StrictJsonError("NaN and Infinity are not JSON")
-
-
-def _bounded_int(text: str) -> int:
-    if len(text) > _MAX_DIGITS:
-        raise StrictJsonError("an integer is too long")
-    return int(text)
-
-
-def _finite_float(text: str) -> float:
-    value = float(text)
-    if not math.isfinite(value):
-        raise StrictJsonError("a number is out of range")
-    return value
-
-
-_DECODER = json.JSONDecoder(
-    object_pairs_hook=_unique, parse_constant=_no_constant, parse_int=_bounded_int, parse_float=_finite_float
-)
+_DECODER = strict_decoder(lambda flaw, _: StrictJsonError(flaw.value))
 
 
 def parse_object(raw: bytes, *, max_depth: int) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
+from gateway.documents.schema_walk import nearest
 from gateway.errors import ConfigError
 from gateway.flow.values import ModelCard
 from gateway.settings import ModelSettings, Settings
@@ -56,10 +56,10 @@ def _card(model: ModelSettings, settings: Settings) -> ModelCard:
             f"model `{model.id}` has a `sha256` and no `path`", hint="the hash is of files loaded here; drop it"
         )
     if model.upstream is not None and model.upstream not in settings.upstreams:
-        nearest = get_close_matches(model.upstream, list(settings.upstreams), n=1)
+        close = nearest(model.upstream, settings.upstreams)
         raise ConfigError(
             f"model `{model.id}` names the upstream `{model.upstream}`, which is not configured",
-            hint=f"did you mean `{nearest[0]}`?" if nearest else "add it under `upstreams`",
+            hint=close or "add it under `upstreams`",
         )
     routing = settings.routing
     price_in, price_out = model.prices_micro

@@ -16,10 +16,11 @@ from gateway.access.document.departments import folded
 from gateway.access.document.model import Models, PolicySet, RoleBinding, Rule
 from gateway.access.document.parsing import location_of
 from gateway.access.document.patterns import ModelSelector, compile_pattern
-from gateway.access.document.problems import Path, PolicyInvalid, Problem
+from gateway.access.document.problems import PolicyInvalid, Problem
 from gateway.access.document.references import reference_problems, role_closures
 from gateway.access.document.source import Source
 from gateway.access.document.vocabulary import DATA_CLASSES
+from gateway.documents.located_yaml import Path
 from gateway.flow.values import ModelCard
 
 

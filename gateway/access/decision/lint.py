@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from gateway.access.decision.compiled_policy import CompiledRule, Snapshot
 from gateway.access.document.departments import unchecked_departments
 from gateway.access.document.patterns import compile_pattern
-from gateway.access.document.problems import Path, Problem, listed, nearest, warning
+from gateway.access.document.problems import Problem, listed, warning
 from gateway.access.document.vocabulary import INFERENCE_ACTIONS
+from gateway.documents.located_yaml import Path
+from gateway.documents.schema_walk import nearest
 from gateway.flow.values import ModelCard
 
 MAX_SHADOW_RULES = 1000

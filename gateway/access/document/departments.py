@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 
 from gateway.access.document.model import PolicySet
-from gateway.access.document.problems import Path, Problem, nearest
+from gateway.access.document.problems import Problem
+from gateway.documents.located_yaml import Path
+from gateway.documents.schema_walk import nearest
 
 
 @lru_cache(maxsize=4096)

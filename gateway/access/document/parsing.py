@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import re
-from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.access.document.model import PolicySet
-from gateway.access.document.problems import Location, Path, PolicyInvalid, Problem, listed, nearest
+from gateway.access.document.problems import PolicyInvalid, Problem, listed
 from gateway.access.document.source import Source, read_source
+from gateway.documents.located_yaml import Location, Path
+from gateway.documents.schema_walk import choices, field_names, nearest
+from gateway.documents.validation_messages import EXPECTED_TYPES
 
 _COST_IN = re.compile(r"(?:cost|price|budget)_([a-z]{3})\Z")
 Document = TypeVar("Document", bound=BaseModel)
 MAX_PROBLEMS = 1_000
 """Told one by one; each is an object with its place, so a document that is wrong everywhere must not make more."""
-_EXPECTED = {
-    "string_type": "text (put it in quotes)",
-    "int_type": "a whole number",
-    "float_type": "a number",
-    "bool_type": "`true` or `false`",
-    "tuple_type": "a list",
-    "dict_type": "a mapping",
-    "model_type": "a mapping",
-    "model_attributes_type": "a mapping",
-}
+_EXPECTED = {**EXPECTED_TYPES, "string_type": "text (put it in quotes)", "bool_type": "`true` or `false`"}
+_EXPECTED |= dict.fromkeys(("dict_type", "model_type", "model_attributes_type"), "a mapping")
 
 
 def parse_policy(raw: bytes | str, *, name: str, syntax: Literal["yaml", "json"] = "yaml") -> PolicySet:
@@ -45,8 +39,8 @@ def parse_source(source: Source, schema: type[Document]) -> Document:
         found = error.errors(include_url=False)
         inner = {tuple(details["loc"][:-1]) for details in found}
         # A list whose only item is wrong is also reported as empty; that follows from the item and helps nobody.
-        told = [details for details in found if details["type"] != "too_short" or details["loc"] not in inner]
-        problems = [_problem(details, source, schema) for details in told]
+        reported = [details for details in found if details["type"] != "too_short" or details["loc"] not in inner]
+        problems = [_problem(details, source, schema) for details in reported]
         # A misspelt name also looks like a missing one; the misspelling is what helps, so it comes first.
         raise PolicyInvalid(
             sorted(problems, key=lambda p: (p.kind != "unknown_field", _place(p))), source.name
@@ -69,7 +63,7 @@ def _problem(details: ErrorDetails, source: Source, schema: type[BaseModel]) -> 
     kind, found, context = details["type"], details.get("input"), details.get("ctx", {})
     location = location_of(source, path)
     if kind == "extra_forbidden":
-        fields = _fields(schema, path[:-1])
+        fields = field_names(schema, path[:-1])
         name = str(path[-1])
         money = _COST_IN.match(name)
         hint = f"write `cost` with `currency: {money.group(1).upper()}`" if money else nearest(name, fields)
@@ -83,7 +77,7 @@ def _problem(details: ErrorDetails, source: Source, schema: type[BaseModel]) -> 
     if kind == "missing":
         return Problem(f"`{path[-1]}` is missing", location, path[:-1], f"add `{path[-1]}:` here")
     if kind == "literal_error":
-        valid = _choices(schema, path)
+        valid = choices(schema, path)
         shown = listed(valid, 20) if valid else str(context.get("expected", "another value"))
         return Problem(f"found {_shown(found)}; expected {shown}", location, path, nearest(str(found), valid))
     if kind == "string_pattern_mismatch":
@@ -111,44 +105,3 @@ def _shown(value: Any) -> str:
         return f"`{str(value).lower()}`"
     text = str(value)
     return f"`{text[:60]}…`" if len(text) > 60 else f"`{text}`"
-
-
-def _fields(schema: Any, path: Path) -> list[str]:
-    """Names valid below `path`."""
-    target = _annotation(schema, path)
-    if isinstance(target, type) and issubclass(target, BaseModel):
-        return [field.alias or name for name, field in target.model_fields.items()]
-    return []
-
-
-def _choices(schema: Any, path: Path) -> list[str]:
-    target = _annotation(schema, path)
-    return [str(choice) for choice in get_args(target)] if get_origin(target) is Literal else []
-
-
-def _annotation(annotation: Any, path: Path) -> Any:
-    """The type that the schema gives to the value at `path`; optional and annotated wrappers taken off."""
-    annotation = _bare(annotation)
-    if not path:
-        return annotation
-    head, rest = path[0], path[1:]
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        for name, field in annotation.model_fields.items():
-            if (field.alias or name) == head:
-                return _annotation(field.annotation, rest)
-        return None
-    arguments = get_args(annotation)
-    if not arguments:
-        return None
-    return _annotation(arguments[1] if get_origin(annotation) is dict else arguments[0], rest)
-
-
-def _bare(annotation: Any) -> Any:
-    while True:
-        origin = get_origin(annotation)
-        if origin is Annotated:
-            annotation = get_args(annotation)[0]
-        elif origin in (Union, UnionType):
-            annotation = next(part for part in get_args(annotation) if part is not type(None))
-        else:
-            return annotation

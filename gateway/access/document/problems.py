@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from gateway.documents.located_yaml import Location, Path
 from gateway.errors import ConfigError
-
-Path = tuple[str | int, ...]
-
 
 Kind = Literal[
     "unknown_field",
@@ -25,14 +22,6 @@ Kind = Literal[
     "department",
     "other",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class Location:
-    """A place in a text; both count from 1."""
-
-    line: int
-    column: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,14 +75,6 @@ class PolicyInvalid(ConfigError):
             column=first.location.column if first.location else None,
             hint=first.hint,
         )
-
-
-def nearest(found: str, valid: Iterable[str]) -> str | None:
-    """A hint with the closest valid name, or None when nothing is close."""
-    names = sorted(valid)
-    by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(found.lower(), by_lower, n=1, cutoff=0.6)
-    return f"did you mean `{by_lower[close[0]]}`?" if close else None
 
 
 def listed(names: Iterable[str], limit: int = 12) -> str:

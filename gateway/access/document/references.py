@@ -8,8 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from gateway.access.document.conditions import compile_condition
 from gateway.access.document.departments import undeclared_departments
 from gateway.access.document.model import PolicySet, Rule
-from gateway.access.document.problems import Path, Problem, nearest
+from gateway.access.document.problems import Problem
 from gateway.access.document.vocabulary import ADMIN_ACTIONS, INFERENCE_ACTIONS
+from gateway.documents.located_yaml import Path
+from gateway.documents.schema_walk import nearest
 
 
 def reference_problems(document: PolicySet) -> list[Problem]:

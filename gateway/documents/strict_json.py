@@ -1,0 +1,58 @@
+"""A JSON decoder that refuses what two parsers could read differently (RFC 7493). Knows no bytes and no error type.
+
+What is refused, the reader of the document turns into its own error: a body, a token and a policy speak differently.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NoReturn
+
+
+class Flaw(Enum):
+    DUPLICATE_KEY = "a name occurs twice in one object"
+    CONSTANT = "NaN and Infinity are not JSON"
+    INTEGER_RANGE = "an integer is too long"
+    FLOAT_RANGE = "a number is out of range"
+
+
+Refuse = Callable[[Flaw, str], Exception]
+"""(flaw, the name or number as written) -> the error to raise. What was written may be a secret."""
+MAX_DIGITS = 20
+"""Signs of an integer that are converted at all: the cost of converting grows with the square of its length."""
+
+
+def strict_decoder(refuse: Refuse, *, most: int | None = None) -> json.JSONDecoder:
+    """Integers lie in [-most - 1, most]; None: any that has at most `MAX_DIGITS` signs."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = dict(pairs)
+        if len(found) != len(pairs):
+            [(name, _)] = Counter(name for name, _ in pairs).most_common(1)
+            raise refuse(Flaw.DUPLICATE_KEY, name)
+        return found
+
+    def integer(text: str) -> int:
+        if len(text) > MAX_DIGITS:
+            raise refuse(Flaw.INTEGER_RANGE, text)
+        value = int(text)
+        if most is not None and not -most - 1 <= value <= most:
+            raise refuse(Flaw.INTEGER_RANGE, text)
+        return value
+
+    def finite(text: str) -> float:
+        value = float(text)
+        if math.isinf(value):
+            raise refuse(Flaw.FLOAT_RANGE, text)
+        return value
+
+    def constant(word: str) -> NoReturn:
+        raise refuse(Flaw.CONSTANT, word)
+
+    return json.JSONDecoder(
+        object_pairs_hook=unique, parse_int=integer, parse_float=finite, parse_constant=constant, strict=True
+    )
