@@ -33,6 +33,7 @@ from engine.requests import (
     Logprob,
     PromptScore,
     SamplingParams,
+    SchedulingHints,
     TokenLogprobs,
 )
 from engine.serving.client import AsyncEngine
@@ -76,6 +77,7 @@ __all__ = [
     "PromptTooLong",
     "RequestOutput",
     "SamplingParams",
+    "SchedulingHints",
     "ShareStats",
     "TextTooLong",
     "TokenLogprobs",

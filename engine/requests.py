@@ -67,19 +67,27 @@ class SamplingParams:
 
 
 @dataclass(frozen=True, slots=True)
-class GenerationRequest:
-    """One prompt. `share_key` is what fairness is measured by; `cache_salt` isolates the prefix cache."""
+class SchedulingHints:
+    """What the scheduler goes by beside the order of arrival."""
 
-    request_id: str
-    prompt_token_ids: tuple[int, ...]
-    sampling: SamplingParams = SamplingParams()
-    cache_salt: bytes | None = None
     share_key: str = ""
+    """What fairness is measured by: requests with one key share one share."""
     share_weight: float = 1.0
     priority: int = 0
     """Lower runs first (vLLM's convention)."""
     deadline_s: float | None = None
     """On the clock of `time.monotonic`."""
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One prompt. `cache_salt` isolates the prefix cache."""
+
+    request_id: str
+    prompt_token_ids: tuple[int, ...]
+    sampling: SamplingParams = SamplingParams()
+    cache_salt: bytes | None = None
+    scheduling: SchedulingHints = SchedulingHints()
     adapter: str | None = None
 
 

@@ -22,7 +22,14 @@ from engine.config import EngineConfig
 from engine.errors import DuplicateRequest, EngineError, EngineFault, EngineUnavailable, InvalidInput
 from engine.metrics.stats import EngineStats
 from engine.ports import Embedder, LoadedModel, Loader, Progress, TokenizerPort
-from engine.requests import FinishReason, GenerationEvent, GenerationRequest, PromptScore, SamplingParams
+from engine.requests import (
+    FinishReason,
+    GenerationEvent,
+    GenerationRequest,
+    PromptScore,
+    SamplingParams,
+    SchedulingHints,
+)
 from engine.sequence import Consumption, Kind
 from engine.serving.core import EngineOutput, Submission
 from engine.serving.grammar_queue import CompilingRequests
@@ -34,6 +41,7 @@ from engine.text.grammar import GrammarCompiler
 
 log = logging.getLogger(__name__)
 
+NO_HINTS = SchedulingHints()
 _ACCEPTING = (EngineState.READY, EngineState.PAUSED, EngineState.REBUILDING)
 """While rebuilding, requests wait in the command queue; they are refused if the rebuild fails."""
 
@@ -171,10 +179,7 @@ class AsyncEngine:
         token_id_lists: Sequence[Sequence[int]],
         *,
         request_id: str = "embed",
-        share_key: str = "",
-        share_weight: float = 1.0,
-        priority: int = 0,
-        deadline_s: float | None = None,
+        scheduling: SchedulingHints = NO_HINTS,
     ) -> list[tuple[float, ...]]:
         """One vector of unit length per input, in order. Raises as `generate`; all inputs are checked first."""
         inputs = [tuple(ids) for ids in token_id_lists]
@@ -182,17 +187,14 @@ class AsyncEngine:
             check_prompt(ids, self._limits())
         embedder = self._model.embedder
         if embedder is not None:
-            return await self._encode(embedder, inputs, request_id, deadline_s)
+            return await self._encode(embedder, inputs, request_id, scheduling.deadline_s)
         streams = []
         for index, ids in enumerate(inputs):
             request = GenerationRequest(
                 request_id=f"{request_id}/{next(self._tickets)}/{index}",
                 prompt_token_ids=ids,
                 sampling=SamplingParams(max_tokens=1, temperature=0.0),
-                share_key=share_key,
-                share_weight=share_weight,
-                priority=priority,
-                deadline_s=deadline_s,
+                scheduling=scheduling,
             )
             submission = Submission(request, 1, 0, Kind.EMBED, fingerprint=_fingerprint(request))
             streams.append(self._submit(submission))
@@ -300,7 +302,7 @@ class AsyncEngine:
         grammar = submission.request.sampling.grammar if submission.kind is Kind.GENERATE else None
         if grammar is not None and self._compiler is None:
             raise EngineUnavailable("the engine is not loaded")
-        consumption, deadline_s = Consumption(), submission.request.deadline_s
+        consumption, deadline_s = Consumption(), submission.request.scheduling.deadline_s
         submission = replace(submission, ticket=next(self._tickets), consumption=consumption)
         stream = self._streams.open(request_id, submission.ticket, deadline_s, consumption)
         if grammar is None or self._compiler is None:

@@ -150,11 +150,11 @@ class EngineCore:
             bad_word_ids=submission.bad_word_ids,
             salt=request.cache_salt,
             adapter=request.adapter,
-            share_key=request.share_key,
-            share_weight=request.share_weight,
-            priority=request.priority,
+            share_key=request.scheduling.share_key,
+            share_weight=request.scheduling.share_weight,
+            priority=request.scheduling.priority,
             suspect=submission.suspect,
-            deadline_s=request.deadline_s,
+            deadline_s=request.scheduling.deadline_s,
             want_prompt_logprobs=choice == 0
             and (request.sampling.prompt_logprobs is not None or submission.likelihood),
         )

@@ -78,16 +78,16 @@ def check_prompt(token_ids: tuple[int, ...], limits: RequestLimits) -> None:
 
 def _check_identity(request: GenerationRequest, limits: RequestLimits) -> None:
     _check_strings("request_id", (request.request_id,), 1, MAX_REQUEST_ID)
-    if not isinstance(request.share_key, str):
-        raise InvalidInput("share_key", _shown(request.share_key), "must be text")
+    if not isinstance(request.scheduling.share_key, str):
+        raise InvalidInput("share_key", _shown(request.scheduling.share_key), "must be text")
     if request.cache_salt is None and limits.cache_salt_required:
         raise InvalidInput("cache_salt", None, "must be given: this engine isolates the prefix cache by salt")
     if not isinstance(request.cache_salt, bytes | None):
         raise InvalidInput("cache_salt", _shown(request.cache_salt), "must be bytes")
-    _check_real("share_weight", request.share_weight, MIN_SHARE_WEIGHT, MAX_SHARE_WEIGHT)
-    _check_int("priority", request.priority, -(2**31), 2**31 - 1)
-    if request.deadline_s is not None and not _is_real(request.deadline_s):
-        raise InvalidInput("deadline_s", request.deadline_s, "must be a finite number")
+    _check_real("share_weight", request.scheduling.share_weight, MIN_SHARE_WEIGHT, MAX_SHARE_WEIGHT)
+    _check_int("priority", request.scheduling.priority, -(2**31), 2**31 - 1)
+    if request.scheduling.deadline_s is not None and not _is_real(request.scheduling.deadline_s):
+        raise InvalidInput("deadline_s", request.scheduling.deadline_s, "must be a finite number")
     if request.adapter is not None:
         raise InvalidInput("adapter", request.adapter[:64], "names no adapter of this model; it has none")
 

@@ -21,6 +21,7 @@ from gateway.flow.values import (
     Chunk,
     GenerationParams,
     PromptLogprobs,
+    SchedulingHints,
     Signals,
     TextDelta,
     TokenLogprob,
@@ -71,6 +72,13 @@ def sampling_of(
         grammar=grammar,
         stop_on_repetition=defaults.stop_on_repetition,
     )
+
+
+def hints_of(scheduling: SchedulingHints) -> Any:
+    """The engine's value of the same name."""
+    from engine import SchedulingHints as EngineHints
+
+    return EngineHints(scheduling.share_key, scheduling.share_weight, scheduling.priority, scheduling.deadline_s)
 
 
 def _prompt_logprobs(params: GenerationParams) -> int | None:

@@ -19,7 +19,14 @@ from prometheus_client import CollectorRegistry
 
 from gateway.backends.echo import EchoedAnswer
 from gateway.backends.engine_operations import EngineOperations
-from gateway.backends.engine_values import as_chunks, as_delta, as_gateway_error, require_bounded_evidence, sampling_of
+from gateway.backends.engine_values import (
+    as_chunks,
+    as_delta,
+    as_gateway_error,
+    hints_of,
+    require_bounded_evidence,
+    sampling_of,
+)
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.budget import prompt_too_long
 from gateway.flow.parts import message_fields
@@ -32,6 +39,7 @@ from gateway.flow.values import (
     ModelCard,
     ModelRequest,
     Prepared,
+    SchedulingHints,
     Usage,
 )
 from gateway.settings import EngineSettings, ModelSettings
@@ -101,10 +109,7 @@ class LocalBackend:
         request_id: str,
         max_output_tokens: int,
         tenant_salt: bytes,
-        share_key: str,
-        share_weight: float = 1.0,
-        priority: int = 0,
-        deadline_s: float | None = None,
+        scheduling: SchedulingHints,
     ) -> AsyncIterator[Chunk]:
         from engine import GenerationRequest
 
@@ -114,10 +119,7 @@ class LocalBackend:
             prompt_token_ids=prepared.payload,
             sampling=sampling_of(request.params, max_output_tokens, self._models[card.id], engine.sampling_defaults),
             cache_salt=tenant_salt,
-            share_key=share_key,
-            share_weight=share_weight,
-            priority=priority,
-            deadline_s=deadline_s,
+            scheduling=hints_of(scheduling),
         )
         answer = EngineAnswer(engine, request, asked)
         if not isinstance(request, CompletionRequest) or not request.params.echo:
@@ -126,23 +128,19 @@ class LocalBackend:
 
     async def embed(
         self,
-        request: EmbeddingRequest,  # noqa: ARG002 - what of it matters is prepared
+        request: EmbeddingRequest,
         card: ModelCard,
         *,
         prepared: Prepared,
-        share_key: str = "",
-        share_weight: float = 1.0,
-        priority: int = 0,
-        deadline_s: float | None = None,
+        scheduling: SchedulingHints,
     ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
         from engine import EngineError
 
+        del request  # what of it matters is prepared
         engine = self._ready(card)
         ids = prepared.payload
         try:
-            vectors = await engine.embed(
-                ids, share_key=share_key, share_weight=share_weight, priority=priority, deadline_s=deadline_s
-            )
+            vectors = await engine.embed(ids, scheduling=hints_of(scheduling))
         except EngineError as error:
             raise as_gateway_error(error, prompt_param="input") from None
         return tuple(vectors), Usage(prompt_tokens=sum(len(one) for one in ids))

@@ -23,7 +23,16 @@ from gateway.backends.openai_wire import (
 )
 from gateway.descriptors import no_descriptor
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed
-from gateway.flow.values import Chunk, EmbeddingRequest, GeneratingRequest, ModelCard, ModelRequest, Prepared, Usage
+from gateway.flow.values import (
+    Chunk,
+    EmbeddingRequest,
+    GeneratingRequest,
+    ModelCard,
+    ModelRequest,
+    Prepared,
+    SchedulingHints,
+    Usage,
+)
 from gateway.settings import UpstreamSettings
 
 MAX_EVENT = 4 * 1024 * 1024
@@ -54,7 +63,8 @@ class OpenAIBackend:
         }
         self._failing = False
 
-    async def prepare(self, request: ModelRequest, card: ModelCard) -> Prepared:  # noqa: ARG002
+    async def prepare(self, request: ModelRequest, card: ModelCard) -> Prepared:
+        del card  # only the upstream can count for its model
         require_known_echo(request)
         return Prepared()
 
@@ -63,15 +73,13 @@ class OpenAIBackend:
         request: GeneratingRequest,
         card: ModelCard,
         *,
-        prepared: Prepared,  # noqa: ARG002
+        prepared: Prepared,
         request_id: str,
         max_output_tokens: int,
-        tenant_salt: bytes,  # noqa: ARG002 - an upstream's cache is not ours to partition
-        share_key: str,  # noqa: ARG002
-        share_weight: float = 1.0,  # noqa: ARG002
-        priority: int = 0,  # noqa: ARG002
-        deadline_s: float | None = None,  # noqa: ARG002
+        tenant_salt: bytes,
+        scheduling: SchedulingHints,
     ) -> AsyncIterator[Chunk]:
+        del prepared, tenant_salt, scheduling  # an upstream counts, queues and caches by itself
         message = self._message(request, request_body(request, card, max_output_tokens), request_id)
         return UpstreamAnswer(self, message, request.action, choices=request.params.n, stream=request.stream)
 
@@ -80,12 +88,10 @@ class OpenAIBackend:
         request: EmbeddingRequest,
         card: ModelCard,
         *,
-        prepared: Prepared,  # noqa: ARG002
-        share_key: str = "",  # noqa: ARG002
-        share_weight: float = 1.0,  # noqa: ARG002
-        priority: int = 0,  # noqa: ARG002
-        deadline_s: float | None = None,  # noqa: ARG002
+        prepared: Prepared,
+        scheduling: SchedulingHints,
     ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
+        del prepared, scheduling  # as above
         reply = await self.opened(self.send(self._message(request, embedding_body(request, card), "")))
         try:
             return vectors(await reply.read(), inputs=len(request.inputs))

@@ -36,7 +36,7 @@ async def charged(
         return None, None
     request = request_of(stage)
     card = catalog.get(request.model) if request is not None else None
-    verdict = await limiter.reserve(str(stage.request_id), limits, Estimate(0, 0), card or NO_MODEL)
+    verdict = await limiter.reserve(limits, Estimate(0, 0), card or NO_MODEL)
     full = None if verdict.allowed or verdict.kind == "store" else verdict
     return verdict.reservation, full
 

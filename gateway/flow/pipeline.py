@@ -68,6 +68,7 @@ from gateway.flow.values import (
     Prepared,
     Principal,
     Reservation,
+    SchedulingHints,
     Usage,
 )
 
@@ -226,10 +227,10 @@ class Pipeline:
 
     async def _reserve(self, bounded: Estimated, card: ModelCard, hop: int, laps: Laps) -> Reserved:
         """A fallback is still the same request: it claims tokens on the new model and is not counted twice."""
-        started, limits, key = laps.now(), bounded.decision.limits, str(bounded.request_id)
+        started, limits = laps.now(), bounded.decision.limits
         if hop > 0:
-            limits, key = tuple(replace(rule, requests=None) for rule in limits), f"{key}.{hop}"
-        verdict = await self._limiter.reserve(key, limits, bounded.estimate, card)
+            limits = tuple(replace(rule, requests=None) for rule in limits)
+        verdict = await self._limiter.reserve(limits, bounded.estimate, card)
         if not verdict.allowed or verdict.reservation is None:
             raise self._denial(verdict)
         laps.limits_us, laps.overhead_us = laps.since(started), laps.since(laps.started_s)
@@ -238,17 +239,14 @@ class Pipeline:
     def _generate(self, reserved: Reserved, prepared: Prepared) -> AsyncIterator[Chunk]:
         request, card, obligations = reserved.request, reserved.served, reserved.decision.obligations
         backend, principal = self._backend(card), reserved.principal
-        share_key = f"{principal.tenant}/{principal.subject}"
+        scheduling = SchedulingHints(
+            share_key=f"{principal.tenant}/{principal.subject}",
+            share_weight=obligations.share_weight,
+            priority=obligations.priority,
+            deadline_s=reserved.context.deadline_s,
+        )
         if isinstance(request, EmbeddingRequest):
-            embed = partial(
-                backend.embed,
-                prepared=prepared,
-                share_key=share_key,
-                share_weight=obligations.share_weight,
-                priority=obligations.priority,
-                deadline_s=reserved.context.deadline_s,
-            )
-            return embedding(embed, request, card)
+            return embedding(partial(backend.embed, prepared=prepared, scheduling=scheduling), request, card)
         return backend.generate(
             request,
             card,
@@ -256,10 +254,7 @@ class Pipeline:
             request_id=str(reserved.request_id),
             max_output_tokens=granted_tokens(reserved.estimate, reserved.reservation),
             tenant_salt=self._salt(principal, reserved.context, obligations.prefix_cache),
-            share_key=share_key,
-            share_weight=obligations.share_weight,
-            priority=obligations.priority,
-            deadline_s=reserved.context.deadline_s,
+            scheduling=scheduling,
         )
 
     def _hand_over(

@@ -31,6 +31,7 @@ from gateway.flow.values import (
     Principal,
     Reservation,
     RoutePlan,
+    SchedulingHints,
     Usage,
 )
 
@@ -82,9 +83,7 @@ class Limiter(Protocol):
         """Local and free of I/O: a denial already known to hold (a window seen full), or None to go on."""
         ...
 
-    async def reserve(
-        self, request_id: str, limits: Sequence[LimitRule], estimate: Estimate, card: ModelCard
-    ) -> LimitVerdict:
+    async def reserve(self, limits: Sequence[LimitRule], estimate: Estimate, card: ModelCard) -> LimitVerdict:
         """Count the request and claim tokens, money and a concurrency slot in all windows, or none of them.
 
         One round trip. The claim is a lease: a crash frees it after `expires_at`.
@@ -194,10 +193,7 @@ class Backend(Protocol):
         request_id: str,
         max_output_tokens: int,
         tenant_salt: bytes,
-        share_key: str,
-        share_weight: float = 1.0,
-        priority: int = 0,
-        deadline_s: float | None = None,
+        scheduling: SchedulingHints,
     ) -> AsyncIterator[Chunk]:
         """Start at once and stream. Closing the iterator (`aclose`) aborts and frees everything within a step.
 
@@ -211,10 +207,7 @@ class Backend(Protocol):
         card: ModelCard,
         *,
         prepared: Prepared,
-        share_key: str = "",
-        share_weight: float = 1.0,
-        priority: int = 0,
-        deadline_s: float | None = None,
+        scheduling: SchedulingHints,
     ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
         """One vector per input, in order, in the same queue and share as generations."""
         ...

@@ -88,6 +88,7 @@ __all__ = [
     "PromptLogprobs",
     "Reservation",
     "RoutePlan",
+    "SchedulingHints",
     "Signals",
     "TextDelta",
     "Timings",
@@ -121,6 +122,19 @@ class Prepared:
     """Exact, after the chat template; None when the backend cannot know."""
     payload: Any = field(default=None, repr=False)
     """The backend's own: token ids, say. Nobody else reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulingHints:
+    """What a backend with a queue of its own orders requests by; policy and identity say it, not the caller."""
+
+    share_key: str
+    """Who shares one share of the engine: a tenant's subject."""
+    share_weight: float = 1.0
+    priority: int = 0
+    """Lower runs first."""
+    deadline_s: float | None = None
+    """On the clock of `Clock.monotonic_s`."""
 
 
 @dataclass(frozen=True, slots=True)

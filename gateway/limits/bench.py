@@ -56,7 +56,7 @@ async def _round(limiter: LimitService, concurrency: int, requests: int) -> Limi
     async def client() -> None:
         for _ in range(each):
             limiter.precheck(RULES)
-            verdict = await limiter.reserve("bench", RULES, estimate, card)
+            verdict = await limiter.reserve(RULES, estimate, card)
             if verdict.reservation is not None:
                 await limiter.settle(verdict.reservation, usage, 25)
 

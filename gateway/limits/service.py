@@ -123,13 +123,7 @@ class LimitService:
     def precheck(self, limits: Iterable[LimitRule]) -> LimitVerdict | None:
         return self._full.precheck(limits, self._clock.monotonic_s(), store_away=self._breaker.is_open)
 
-    async def reserve(
-        self,
-        request_id: str,  # noqa: ARG002 - a request may reserve again after an escalation: the claim has its own id
-        limits: Sequence[LimitRule],
-        estimate: Estimate,
-        card: ModelCard,
-    ) -> LimitVerdict:
+    async def reserve(self, limits: Sequence[LimitRule], estimate: Estimate, card: ModelCard) -> LimitVerdict:
         uncountable = other_currency(limits, card)
         if uncountable is not None:
             return uncountable

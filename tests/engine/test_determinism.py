@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from engine import ChoiceResult, EngineConfig, GenerationRequest, LLMEngine, SamplingParams
+from engine import ChoiceResult, EngineConfig, GenerationRequest, LLMEngine, SamplingParams, SchedulingHints
 from tests.fakes.demo_models import SMALL, demo_model
 from tests.fakes.small_model import save_small_llama
 
@@ -64,7 +64,7 @@ def others(count: int, vocab: int = 256) -> list[GenerationRequest]:
 
 def run(engine: LLMEngine, prompt: tuple[int, ...], crowd: list[GenerationRequest], name: str) -> ChoiceResult:
     """Mine yields to everybody where the policy knows priorities, so that a tight pool preempts it."""
-    mine = GenerationRequest(name, prompt, SAMPLED, priority=5)
+    mine = GenerationRequest(name, prompt, SAMPLED, scheduling=SchedulingHints(priority=5))
     middle = len(crowd) // 2
     results = engine.generate([*crowd[:middle], mine, *crowd[middle:]])
     return results[middle].choices[0]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from engine import EngineConfig, EngineFault, GenerationRequest, LLMEngine, SamplingParams
+from engine import EngineConfig, EngineFault, GenerationRequest, LLMEngine, SamplingParams, SchedulingHints
 from engine.scheduling.policy import DECODE_COST
 from engine.serving.core import Submission
 from engine.step import Step, StepResult
@@ -150,7 +150,9 @@ def test_two_tenants_share_a_real_engine_alike(
     folder, _ = small_model
     engine = start(folder, num_kv_blocks=LARGE, max_num_seqs=8, max_num_batched_tokens=64, enable_prefix_caching=False)
     requests = {
-        share: [replace(r, share_key=share) for r in requests_of(PROMPTS * times, share, ignore_eos=True)]
+        share: [
+            replace(r, scheduling=SchedulingHints(share)) for r in requests_of(PROMPTS * times, share, ignore_eos=True)
+        ]
         for share, times in (("heavy", 10), ("light", 1))
     }
     for request in [*requests["heavy"], *requests["light"]]:

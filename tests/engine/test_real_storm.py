@@ -23,6 +23,7 @@ from engine import (
     Grammar,
     LLMEngine,
     SamplingParams,
+    SchedulingHints,
 )
 from tests.fakes.engines import collect, text_of, tokens_of, until
 from tests.fakes.small_model import save_small_llama
@@ -93,8 +94,7 @@ def any_request(rng: random.Random, name: str) -> GenerationRequest:
         tuple(prompt),
         sampling,
         cache_salt=rng.choice((b"x", b"y")),
-        share_key=rng.choice("abc"),
-        priority=rng.randrange(3),
+        scheduling=SchedulingHints(rng.choice("abc"), priority=rng.randrange(3)),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from engine.config import EngineConfig
 from engine.ports import LoadedModel, Loader, Progress
-from engine.requests import GenerationEvent, GenerationRequest, SamplingParams
+from engine.requests import GenerationEvent, GenerationRequest, SamplingParams, SchedulingHints
 from engine.scheduling.scheduler import Scheduler
 from engine.sequence import Kind
 from engine.sequence import Sequence as LiveSequence
@@ -42,10 +42,17 @@ def loader_of(runner: FakeRunner | Callable[[], FakeRunner], tokenizer: Any = No
 
 
 def request(request_id: str, prompt: str | Sequence[int] = "hola", **fields: Any) -> GenerationRequest:
-    """Fields of `SamplingParams` and of the request, told apart by name."""
+    """Fields of `SamplingParams`, `SchedulingHints` and the request, told apart by name."""
+    hints = {k: fields.pop(k) for k in list(fields) if k in SchedulingHints.__dataclass_fields__}
     sampling = {k: fields.pop(k) for k in list(fields) if k in SamplingParams.__dataclass_fields__}
     ids = tuple(prompt.encode()) if isinstance(prompt, str) else tuple(prompt)
-    return GenerationRequest(request_id, ids, SamplingParams(**{"temperature": 0.0, **sampling}), **fields)
+    return GenerationRequest(
+        request_id,
+        ids,
+        SamplingParams(**{"temperature": 0.0, **sampling}),
+        scheduling=SchedulingHints(**hints),
+        **fields,
+    )
 
 
 def sequence(prompt: Sequence[int] | int, *, max_tokens: int = 4, **fields: Any) -> LiveSequence:

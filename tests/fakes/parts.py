@@ -32,6 +32,7 @@ from gateway.flow.values import (
     Principal,
     Reservation,
     RoutePlan,
+    SchedulingHints,
     TextDelta,
     Usage,
     UsageReport,
@@ -120,15 +121,14 @@ class FakeLimiter:
     def precheck(self, limits: Iterable[LimitRule]) -> LimitVerdict | None:
         return self.full
 
-    async def reserve(
-        self, request_id: str, limits: Sequence[LimitRule], estimate: Estimate, card: ModelCard
-    ) -> LimitVerdict:
+    async def reserve(self, limits: Sequence[LimitRule], estimate: Estimate, card: ModelCard) -> LimitVerdict:
         if self.refusal is not None:
             return self.refusal
-        self.reserved.append((request_id, estimate, card.id))
+        claim = f"claim-{len(self.reserved)}"
+        self.reserved.append((claim, estimate, card.id))
         granted = min(estimate.max_output_tokens, self.grant) if self.grant is not None else estimate.max_output_tokens
         reservation = Reservation(
-            request_id,
+            claim,
             tokens=estimate.prompt_tokens + granted,
             cost_micro=0,
             granted_output_tokens=granted,
@@ -201,7 +201,7 @@ class ScriptedBackend:
     between: Callable[[int], None] | None = None
     finish_reason: str = "stop"
     started: list[tuple[str, int]] = field(default_factory=list)
-    shares: list[Mapping[str, object]] = field(default_factory=list)
+    shares: list[SchedulingHints] = field(default_factory=list)
     """What came with each embedding."""
     used: Usage | None = None
     """What streams say that they have cost so far."""
@@ -219,9 +219,9 @@ class ScriptedBackend:
         return ScriptedStream(self, card.id, max_output_tokens)
 
     async def embed(
-        self, request: ModelRequest, card: ModelCard, *, prepared: Prepared, **share: object
+        self, request: ModelRequest, card: ModelCard, *, prepared: Prepared, scheduling: SchedulingHints
     ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
-        self.shares.append(share)
+        self.shares.append(scheduling)
         return tuple((0.5, float(number)) for number, _ in enumerate(request.inputs)), Usage(
             prompt_tokens=self.tokens or 0
         )

@@ -22,6 +22,7 @@ from engine import (
     InvalidInput,
     LoadedModel,
     PoisonRequest,
+    SchedulingHints,
 )
 from engine.scheduling.scheduler import Scheduler
 from engine.step import Step
@@ -300,7 +301,7 @@ async def test_embed_gives_one_vector_per_input_in_order(start: Start) -> None:
 async def test_an_embedding_that_is_ended_before_its_vector_raises(start: Start) -> None:
     engine = await start(slow(), max_num_batched_tokens=4)
     with pytest.raises(DeadlineExceeded):
-        await engine.embed([[1, 2, 3], [4] * 10], deadline_s=time.monotonic() + 0.001)
+        await engine.embed([[1, 2, 3], [4] * 10], scheduling=SchedulingHints(deadline_s=time.monotonic() + 0.001))
 
 
 class Encoder:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from engine import AsyncEngine, EngineConfig, GenerationRequest, Grammar, LLMEngine, SamplingParams
+from engine import AsyncEngine, EngineConfig, GenerationRequest, Grammar, LLMEngine, SamplingParams, SchedulingHints
 from tests.fakes.engines import config, loader_of
 from tests.fakes.runner import FakeRunner
 from tests.fakes.small_model import save_small_llama
@@ -37,8 +37,7 @@ async def cancel_at_random(engine: AsyncEngine, rng: random.Random, number: int)
             f"r{number}",
             prompt,
             sampling,
-            share_key=rng.choice("abc"),
-            priority=rng.randrange(3),
+            scheduling=SchedulingHints(rng.choice("abc"), priority=rng.randrange(3)),
             cache_salt=rng.choice((b"x", b"y")),
         )
     )

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from engine.errors import InvalidInput, PromptTooLong
-from engine.requests import GenerationRequest, Grammar, SamplingParams
+from engine.requests import GenerationRequest, Grammar, SamplingParams, SchedulingHints
 from engine.serving.validation import RequestLimits, validate
 
 LIMITS = RequestLimits(vocab_size=100, window=50, max_choices=8, cache_salt_required=True)
@@ -116,15 +116,15 @@ BAD_REQUESTS: list[tuple[str, dict[str, Any]]] = [
     ("request_id", {"request_id": ""}),
     ("request_id", {"request_id": "x" * 257}),
     ("cache_salt", {"cache_salt": None}),
-    ("share_weight", {"share_weight": 0.0}),
-    ("share_weight", {"share_weight": math.inf}),
+    ("share_weight", {"scheduling": SchedulingHints(share_weight=0.0)}),
+    ("share_weight", {"scheduling": SchedulingHints(share_weight=math.inf)}),
     ("request_id", {"request_id": 7}),
     ("cache_salt", {"cache_salt": "tenant"}),
-    ("share_key", {"share_key": ["tenant"]}),
-    ("share_weight", {"share_weight": 5e-324}),
-    ("priority", {"priority": "high"}),
-    ("priority", {"priority": None}),
-    ("deadline_s", {"deadline_s": math.nan}),
+    ("share_key", {"scheduling": SchedulingHints(share_key=["tenant"])}),  # type: ignore[arg-type]
+    ("share_weight", {"scheduling": SchedulingHints(share_weight=5e-324)}),
+    ("priority", {"scheduling": SchedulingHints(priority="high")}),  # type: ignore[arg-type]
+    ("priority", {"scheduling": SchedulingHints(priority=None)}),  # type: ignore[arg-type]
+    ("deadline_s", {"scheduling": SchedulingHints(deadline_s=math.nan)}),
     ("adapter", {"adapter": "lora"}),
     ("grammar.json_schema", {"sampling": SamplingParams(grammar=Grammar("json_schema", nested(20_000)))}),
     ("grammar.type", {"sampling": SamplingParams(grammar=Grammar("xml"))}),  # type: ignore[arg-type]

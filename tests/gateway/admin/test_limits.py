@@ -52,7 +52,7 @@ class Desk:
         await self.limiter.settle(reservation, used(prompt, output), 0)
 
     async def hold(self) -> Reservation:
-        verdict = await self.limiter.reserve("r", self.rules(), asking(), CARD)
+        verdict = await self.limiter.reserve(self.rules(), asking(), CARD)
         assert verdict.reservation is not None
         return verdict.reservation
 

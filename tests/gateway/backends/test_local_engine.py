@@ -37,6 +37,7 @@ from gateway.flow.values import (
     Message,
     ModelCard,
     ModelRequest,
+    SchedulingHints,
 )
 from gateway.settings import EngineSettings, ModelSettings
 from tests.fakes.byte_tokenizer import ByteTokenizer
@@ -78,7 +79,7 @@ async def start(
         request_id=request_id,
         max_output_tokens=limit,
         tenant_salt=b"salt",
-        share_key="t",
+        scheduling=SchedulingHints("t"),
     )
 
 
@@ -177,7 +178,7 @@ async def test_a_later_request_does_not_wait_for_an_earlier_one(backend: LocalBa
 async def test_an_embedding_is_served_from_its_tenants_share(backend: LocalBackend) -> None:
     request = EmbeddingRequest(ASK.model, ("una esclusa", "un canal"))
     prepared = await backend.prepare(request, CARD)
-    _, usage = await backend.embed(request, CARD, prepared=prepared, share_key="acme/ana", priority=3)
+    _, usage = await backend.embed(request, CARD, prepared=prepared, scheduling=SchedulingHints("acme/ana", priority=3))
     shares = dict(backend._engines["tiny"].stats().shares)
     assert shares["acme/ana"].prompt_tokens == usage.prompt_tokens
 

@@ -21,6 +21,7 @@ from gateway.flow.values import (
     GenerationParams,
     ModelCard,
     Prepared,
+    SchedulingHints,
 )
 from gateway.settings import UpstreamSettings
 from tests.fakes.chunks import Heard, heard
@@ -53,8 +54,7 @@ def start(backend: OpenAIBackend, request: ChatRequest | CompletionRequest) -> A
         request_id="r-1",
         max_output_tokens=9,
         tenant_salt=b"s",
-        share_key="t",
-        deadline_s=None,
+        scheduling=SchedulingHints("t"),
     )
 
 
@@ -142,7 +142,7 @@ async def test_a_text_completion_uses_its_own_path(backend: OpenAIBackend, upstr
 
 async def test_embeddings_come_back_in_order(backend: OpenAIBackend) -> None:
     asked = EmbeddingRequest(ASK.model, ("a", "b"))
-    found, usage = await backend.embed(asked, CARD, prepared=Prepared())
+    found, usage = await backend.embed(asked, CARD, prepared=Prepared(), scheduling=SchedulingHints("t"))
     assert found == ((0.5, -0.25, 0.0), (0.5, -0.25, 1.0))
     assert usage.prompt_tokens == 6
 

@@ -56,7 +56,7 @@ async def test_a_body_that_is_refused_counts_as_one_request(error: GatewayError)
     with pytest.raises(type(error)):
         await bench.pipeline().answer(arrives(bench, error))
     ((key, claim, _),) = bench.limiter.reserved
-    assert (key, claim) == (str(bench.completion.request_id), Estimate(0, 0))
+    assert (key, claim) == ("claim-0", Estimate(0, 0))
     ((settled, usage, cost),) = bench.limiter.settled
     assert (settled, usage.total_tokens, cost) == (key, 0, 0)
 

@@ -30,7 +30,7 @@ async def test_a_client_that_leaves_the_queue_pays_only_what_was_prefilled(prefi
     await left_before_the_first_chunk(bench)
     done = bench.completion
     assert (done.outcome, done.usage) == (Outcome.CLIENT_DISCONNECT, Usage(prompt_tokens=prefilled, source="engine"))
-    assert bench.limiter.settled == [(str(done.request_id), done.usage, 0)]
+    assert bench.limiter.settled == [("claim-0", done.usage, 0)]
 
 
 async def test_where_a_backend_cannot_tell_the_prompt_is_an_estimate() -> None:

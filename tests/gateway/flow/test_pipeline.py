@@ -34,6 +34,7 @@ from gateway.flow.values import (
     ModelRequest,
     Obligations,
     Outcome,
+    SchedulingHints,
 )
 from tests.fakes.chunks import heard
 from tests.fakes.parts import ASK, MAXI, MINI, Bench, BlockingInspector, FakeCatalog
@@ -54,7 +55,7 @@ async def test_an_answer_is_settled_and_recorded_with_what_was_decided() -> None
     assert done.cost_micro == 3
     assert served_of(done.stage) == MINI
     assert done.response_digest is not None
-    assert bench.limiter.settled == [(str(done.request_id), done.usage, 3)]
+    assert bench.limiter.settled == [("claim-0", done.usage, 3)]
     assert bench.observed == [done]
 
 
@@ -156,7 +157,7 @@ async def test_a_backend_that_is_down_hands_over_to_the_next_candidate() -> None
     assert isinstance(done.stage, Reserved)
     assert (done.stage.served, done.stage.fallbacks) == (MAXI, ("mini",))
     assert done.stage.plan.route == "fallback"
-    assert [key.partition(".")[2] for key, _, _ in bench.limiter.reserved] == ["", "1"]
+    assert [card for _, _, card in bench.limiter.reserved] == ["mini", "maxi"]
     assert len(bench.limiter.settled) == 2
     assert len(bench.audit.intents) == 1
 
@@ -292,8 +293,7 @@ async def test_embeddings_go_through_the_same_stages() -> None:
     assert bench.completion.usage.prompt_tokens == 7
     assert len(bench.audit.intents) == 1
     (share,) = bench.backend.shares
-    assert share["share_key"] == "acme/u-1"
-    assert set(share) == {"share_key", "share_weight", "priority", "deadline_s"}
+    assert share == SchedulingHints("acme/u-1")
 
 
 async def test_a_client_that_leaves_before_the_first_chunk_is_settled_and_recorded() -> None:
@@ -348,7 +348,7 @@ async def test_a_backend_that_refuses_at_once_leaves_both_records_and_no_claim()
     (intent,) = bench.audit.intents
     assert isinstance(intent, Concluded)
     assert (intent.status, intent.request_id) == (503, bench.completion.request_id)
-    assert [(key, usage.total_tokens) for key, usage, _ in bench.limiter.settled] == [(str(intent.request_id), 0)]
+    assert [(key, usage.total_tokens) for key, usage, _ in bench.limiter.settled] == [("claim-0", 0)]
 
 
 async def test_a_backend_that_refuses_at_once_hands_over_to_the_next_candidate() -> None:

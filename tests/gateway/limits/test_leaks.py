@@ -37,7 +37,7 @@ async def request(limiter: LimitService, running_s: float) -> None:
     """As the pipeline does it: settle in a shielded finalizer, whatever happened."""
     reservation = None
     try:
-        verdict = await limiter.reserve("r", [LIMIT], asking(), CARD)
+        verdict = await limiter.reserve([LIMIT], asking(), CARD)
         reservation = verdict.reservation
         await asyncio.sleep(running_s)
     finally:
@@ -59,7 +59,7 @@ async def test_requests_cancelled_at_random_moments_leave_nothing_held(make_limi
 
 async def test_a_reservation_cancelled_on_its_way_is_given_back(make_limiter: MakeLimiter) -> None:
     limiter = await make_limiter()
-    task = asyncio.create_task(limiter.reserve("r", [LIMIT], asking(), CARD))
+    task = asyncio.create_task(limiter.reserve([LIMIT], asking(), CARD))
     await asyncio.sleep(0)  # the command is on its way, the answer is not
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -69,7 +69,7 @@ async def test_a_reservation_cancelled_on_its_way_is_given_back(make_limiter: Ma
 
 async def test_a_settlement_cancelled_on_its_way_is_still_booked(make_limiter: MakeLimiter) -> None:
     limiter = await make_limiter()
-    verdict = await limiter.reserve("r", [LIMIT], asking(), CARD)
+    verdict = await limiter.reserve([LIMIT], asking(), CARD)
     assert verdict.reservation is not None
     task = asyncio.create_task(limiter.settle(verdict.reservation, used(10, 3), 2))
     await asyncio.sleep(0)
@@ -84,7 +84,7 @@ async def test_the_claims_of_a_dead_replica_are_swept_by_another(make_limiter: M
     dead = await make_limiter(start=False, lease_s=0.3)
     await dead._store.open()
     for _ in range(50):
-        assert (await dead.reserve("r", [LIMIT], asking(), CARD)).allowed
+        assert (await dead.reserve([LIMIT], asking(), CARD)).allowed
     alive = await make_limiter(lease_s=0.3, sweep_s=0.05)
     assert (await tally(alive, LIMIT)).in_flight == 50
     await until(lambda: nothing_held(alive))

@@ -49,7 +49,7 @@ async def until(condition: Callable[[], bool], *, within_s: float = 10.0) -> Non
 
 
 async def ask(limiter: LimitService, limit: LimitRule = WIDE) -> LimitVerdict:
-    return await limiter.reserve("r", [limit], asking(), CARD)
+    return await limiter.reserve([limit], asking(), CARD)
 
 
 async def hold(limiter: LimitService, limit: LimitRule = WIDE) -> Reservation:
@@ -154,7 +154,7 @@ async def test_money_that_was_spent_stays_spent_while_the_store_is_away_but_for_
     verdict = await ask(limiter, limit)
     assert (verdict.allowed, verdict.kind, verdict.degraded) == (False, "budget", True)
     free = replace(CARD, price_in_micro=0, price_out_micro=0)
-    assert (await limiter.reserve("r", [limit], asking(10, 20), free)).allowed
+    assert (await limiter.reserve([limit], asking(10, 20), free)).allowed
 
 
 async def test_a_policy_may_refuse_while_the_store_is_away(

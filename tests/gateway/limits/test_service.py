@@ -22,7 +22,7 @@ from tests.gateway.limits.conftest import MakeLimiter
 
 
 async def ask(limiter: LimitService, *rules: LimitRule, prompt: int = 10, output: int = 20) -> LimitVerdict:
-    return await limiter.reserve("request", rules, asking(prompt, output), CARD)
+    return await limiter.reserve(rules, asking(prompt, output), CARD)
 
 
 async def hold(limiter: LimitService, *rules: LimitRule, prompt: int = 10, output: int = 20) -> Reservation:
@@ -246,7 +246,7 @@ async def test_a_spent_budget_of_money_does_not_refuse_a_free_model(make_limiter
     limiter, limit = await make_limiter(), rule(window="month", cost_micro=100)
     await spend(limiter, limit)
     assert limiter.precheck([limit]) is None
-    assert (await limiter.reserve("request", [limit], asking(10, 20), FREE)).allowed
+    assert (await limiter.reserve([limit], asking(10, 20), FREE)).allowed
 
 
 async def test_a_refusal_names_what_this_very_request_needs(make_limiter: MakeLimiter) -> None:
