@@ -29,7 +29,6 @@ OP_FILES: dict[str, str] = {
     "gelu_tanh_mul": "gated",
     "allocate_kv_cache": "kv_cache",
     "kv_write": "kv_cache",
-    "copy_blocks": "kv_cache",
     "read_kv": "kv_cache",
     "plan_attention": "paged_attention",
     "paged_attention": "paged_attention",
@@ -47,7 +46,7 @@ OP_FILES: dict[str, str] = {
 """op -> the file (module) that holds it in each back end."""
 
 FAMILIES: tuple[frozenset[str], ...] = (
-    frozenset({"allocate_kv_cache", "kv_write", "copy_blocks", "read_kv", "plan_attention", "paged_attention"}),
+    frozenset({"allocate_kv_cache", "kv_write", "read_kv", "plan_attention", "paged_attention"}),
     frozenset({"pack_linear", "linear"}),
     frozenset({"pack_stack", "decoder_stack"}),
 )
@@ -258,9 +257,6 @@ class Ops(Protocol):
 
     def kv_write(self, cache: KVCache, key: Tensor, value: Tensor, slot_mapping: Tensor) -> None:
         """Store `key`/`value [rows, kv_heads, dim]` at `slot = block*block_size + offset` (int64); -1 skips the row."""
-
-    def copy_blocks(self, cache: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
-        """Copy whole blocks `(source, target)`, in order."""
 
     def read_kv(self, cache: KVCache, slots: Tensor) -> tuple[Tensor, Tensor]:
         """`(key, value) [n, kv_heads, dim]` of int64 slots: for tests and block export."""

@@ -84,9 +84,6 @@ class SentenceEncoder:
             raise EngineFault("this model encodes sentences and generates no text", hint="use the embeddings endpoint")
         return StepResult()
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        """There is nothing to copy."""
-
     def release_weights(self) -> None:
         """The weights are small; they stay."""
 

@@ -115,10 +115,6 @@ class ModelRunner:
         total_s, kernel_s = perf_counter() - started, self._clock.seconds
         return StepResult(tokens, prompt_logprobs, pooled, faults, host_s=total_s - kernel_s, kernel_s=kernel_s)
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        for cache in self._caches:
-            self._ops.copy_blocks(cache, pairs)
-
     def release_weights(self) -> None:
         """Drop the weights and keep the KV storage; `restore_weights` reads the checkpoint again."""
         self._model = None

@@ -371,10 +371,6 @@ def _fingerprint(request: GenerationRequest) -> bytes:
     return digest.digest()
 
 
-def _refused(submission: Submission, error: EngineError) -> EngineOutput:
-    return EngineOutput(submission.request.request_id, submission.ticket, error, True)
-
-
 def _call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: Any) -> None:
     """The loop may have closed while the engine was still ending requests; nobody is left to tell then."""
     try:

@@ -157,10 +157,6 @@ class LLMEngine:
     def stats(self) -> EngineStats:
         return self.core.stats(state="ready")
 
-    def reset_stats(self) -> None:
-        """Forget counters (after a warm-up); the cache stays."""
-        self._recorder = self.core.recorder = StatsRecorder(max_model_len=self.model.runner.max_model_len)
-
     def close(self) -> None:
         self.model.runner.close()
 

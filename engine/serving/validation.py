@@ -26,8 +26,6 @@ MAX_REQUEST_ID = 256
 MAX_CHOICES = 128
 MIN_SHARE_WEIGHT, MAX_SHARE_WEIGHT = 1e-6, 1e6
 """Beyond these, virtual token counters lose single tokens or overflow, for every share."""
-MIN_TEMPERATURE = 0.01
-"""Temperatures above 0 and below this are raised to it: smaller ones overflow the softmax in half precision."""
 
 _GRAMMARS = ("json_schema", "json_object", "regex", "choice", "grammar")
 

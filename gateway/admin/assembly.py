@@ -18,16 +18,14 @@ from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.identity import keys, revocations
 from gateway.admin.policies import authz
 from gateway.admin.policies import routes as policies
-from gateway.admin.policies.authz import LimitUse
 from gateway.admin.policies.claims_reader import ClaimsReader
 from gateway.admin.policies.views import VersionDetail, version_detail
 from gateway.admin.reach import reach_of
 from gateway.audit.content_reader import ContentReader
 from gateway.audit.reader import AuditReader
-from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
 from gateway.flow.operation import EngineOperator
-from gateway.flow.values import LimitRule, Principal
+from gateway.flow.values import Principal
 from gateway.identity.accounts import AccountService
 from gateway.identity.repository import IdentityRepository
 from gateway.identity.revocation_store import PostgresRevocationStore
@@ -36,7 +34,6 @@ from gateway.identity.revoking import RevocationService
 from gateway.identity.service import IdentityService
 from gateway.identity.store import IdentityStore
 from gateway.limits.service import LimitService
-from gateway.limits.store import StoreUnavailable
 from gateway.settings import IdentitySettings
 
 SEEN = timedelta(days=30)
@@ -61,30 +58,6 @@ class AdminParts:
     node_id: str
     engines: EngineOperator | None = None
     """None where no model runs in this process."""
-
-
-class UsedLimits:
-    """Implements `admin.authz.LimitUsage` over the limiter's counters."""
-
-    def __init__(self, limits: LimitService) -> None:
-        self._limits = limits
-
-    async def used(self, limits: Sequence[LimitRule]) -> Sequence[LimitUse]:
-        try:
-            found = await self._limits.usage(limits)
-        except StoreUnavailable:
-            raise Unavailable("The counters cannot be read now.", code="limits_unavailable") from None
-        return [
-            LimitUse(
-                id=bound.rule.id,
-                scope_key=bound.rule.scope_key,
-                requests=tally.requests,
-                tokens=tally.used_in + tally.used_out,
-                cost_micro=tally.used_cost,
-                in_flight=tally.in_flight,
-            )
-            for bound, tally in found
-        ]
 
 
 def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
@@ -121,7 +94,7 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
             parts.access,
             parts.guard,
             claims=ClaimsReader(parts.identity_settings, parts.clock),
-            usage=UsedLimits(parts.limits),
+            limits=parts.limits,
         ),
         models.routes(parts.access, parts.guard),
         engines.routes(parts.engines, parts.identity_store, parts.guard, node_id=parts.node_id),

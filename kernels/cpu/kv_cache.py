@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -45,12 +43,6 @@ def kv_write(cache: KVCache, key: Tensor, value: Tensor, slot_mapping: Tensor) -
     view = cache_struct(cache)
     if lib().esc_kv_write(view, k.data_ptr(), v.data_ptr(), slots.data_ptr(), slots.shape[0], is_bf16(k)):
         raise KernelError(f"kv_write: slots span [{int(slots.min())}, {int(slots.max())}], {_capacity(cache)}")
-
-
-def copy_blocks(cache: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
-    for source, target in pairs:
-        cache.key[target] = cache.key[source]
-        cache.value[target] = cache.value[source]
 
 
 def read_kv(cache: KVCache, slots: Tensor) -> tuple[Tensor, Tensor]:

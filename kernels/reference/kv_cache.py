@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 
@@ -31,12 +29,6 @@ def kv_write(cache: KVCache, key: Tensor, value: Tensor, slot_mapping: Tensor) -
     slots = slot_mapping[kept]
     cache.key.flatten(0, 1)[slots] = key[kept].to(cache.key.dtype)
     cache.value.flatten(0, 1)[slots] = value[kept].to(cache.value.dtype)
-
-
-def copy_blocks(cache: KVCache, pairs: Sequence[tuple[int, int]]) -> None:
-    for source, target in pairs:
-        cache.key[target] = cache.key[source]
-        cache.value[target] = cache.value[source]
 
 
 def read_kv(cache: KVCache, slots: Tensor) -> tuple[Tensor, Tensor]:

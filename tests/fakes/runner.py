@@ -128,10 +128,6 @@ class FakeRunner:
             raise RuntimeError(f"the cache of {work.sequence.request_id} holds other tokens than its own")
         return expected
 
-    def copy_blocks(self, pairs: Sequence[tuple[int, int]]) -> None:
-        for source, target in pairs:
-            self._kv[target] = list(self._kv[source])
-
     def release_weights(self) -> None:
         self.weights_loaded = False
 

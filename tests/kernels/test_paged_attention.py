@@ -134,13 +134,3 @@ def test_a_slot_outside_the_cache_is_refused(cpu: Ops) -> None:
     cache = cpu.allocate_kv_cache(2, 16, 1, 8, torch.float32, "cpu")
     with pytest.raises(KernelError, match=r"span \[32, 32\], the cache has 2 blocks of 16"):
         cpu.kv_write(cache, torch.ones(1, 1, 8), torch.ones(1, 1, 8), torch.tensor([32]))
-
-
-def test_copied_blocks_hold_the_same_keys(cpu: Ops) -> None:
-    cache = cpu.allocate_kv_cache(4, 16, 2, 32, torch.bfloat16, "cpu")
-    key, value = torch.randn(16, 2, 32).bfloat16(), torch.randn(16, 2, 32).bfloat16()
-    cpu.kv_write(cache, key, value, torch.arange(16, 32))
-    cpu.copy_blocks(cache, [(1, 3)])
-    got_key, got_value = cpu.read_kv(cache, torch.arange(48, 64))
-    assert torch.equal(got_key, key)
-    assert torch.equal(got_value, value)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request
 from pydantic import AwareDatetime, BaseModel, Field
@@ -24,9 +24,11 @@ from gateway.admin.models import card_of
 from gateway.admin.reach import holds, reach_of
 from gateway.admin.recording import reading
 from gateway.api.bounds import JsonObject
-from gateway.errors import InvalidRequest, NotFound
+from gateway.errors import InvalidRequest, NotFound, Unavailable
 from gateway.flow.context import Client, RequestContext
 from gateway.flow.values import LimitRule, Principal
+from gateway.limits.service import LimitService
+from gateway.limits.store import StoreUnavailable
 
 ClaimsReader = Callable[[Mapping[str, Any]], Principal]
 """Claims of a token, as if they were verified, to a principal. Raises `GatewayError`."""
@@ -41,12 +43,6 @@ class LimitUse(BaseModel):
     tokens: int = 0
     cost_micro: int = 0
     in_flight: int = 0
-
-
-class LimitUsage(Protocol):
-    async def used(self, limits: Sequence[LimitRule]) -> Sequence[LimitUse]:
-        """In the order of `limits`. Raises `Unavailable` when the counters cannot be read."""
-        ...
 
 
 Words = list[Annotated[str, Field(max_length=512)]]
@@ -121,7 +117,7 @@ def routes(
     guard: PermissionGuard,
     *,
     claims: ClaimsReader | None = None,
-    usage: LimitUsage | None = None,
+    limits: LimitService | None = None,
 ) -> APIRouter:
     router = APIRouter(prefix="/admin/v1", tags=["policies"])
     may_read = Depends(guard.require("policy.read"))
@@ -143,8 +139,8 @@ def routes(
                 snapshot = service.compile(await _stored(service, body.version))
             found = explain(snapshot, principal, body.action, model, _context(call, body.context))
             used = None
-            if usage is not None and found.decision.limits and holds(service, call, "limits.read"):
-                used = list(await usage.used(found.decision.limits))
+            if limits is not None and found.decision.limits and holds(service, call, "limits.read"):
+                used = await _used(limits, found.decision.limits)
         return _view(found, used)
 
     return router
@@ -189,6 +185,24 @@ async def _stored(service: AccessService, version: int) -> StoredVersion:
     if stored is None:
         raise NotFound(f"There is no policy version {version}.", code="version_not_found", param="version")
     return stored
+
+
+async def _used(limits: LimitService, rules: Sequence[LimitRule]) -> list[LimitUse]:
+    try:
+        found = await limits.usage(rules)
+    except StoreUnavailable:
+        raise Unavailable("The counters cannot be read now.", code="limits_unavailable") from None
+    return [
+        LimitUse(
+            id=bound.rule.id,
+            scope_key=bound.rule.scope_key,
+            requests=tally.requests,
+            tokens=tally.used_in + tally.used_out,
+            cost_micro=tally.used_cost,
+            in_flight=tally.in_flight,
+        )
+        for bound, tally in found
+    ]
 
 
 def _view(found: Explanation, used: list[LimitUse] | None) -> ExplainView:

@@ -93,16 +93,6 @@ def test_garbage_in_unused_kv_slots_changes_nothing(folder: tuple[Path, Any]) ->
     assert tokens_of(dirty, crowd(6), chunk=3) == tokens_of(clean, crowd(6), chunk=3)
 
 
-def test_copied_blocks_serve_another_sequence(runner: ModelRunner) -> None:
-    first = HandSequence(PROMPT[:9])
-    expected = tokens_of(runner, [first])[0]
-    second = HandSequence(PROMPT[:9])
-    second.block_table = [200, 201, 202, 203, 204]
-    runner.copy_blocks(list(zip(first.block_table, second.block_table, strict=False)))
-    second.num_computed = 8
-    assert tokens_of(runner, [second])[0] == expected
-
-
 @pytest.mark.parametrize("chunk", [1, 4, 100])
 def test_prompt_logprobs_equal_the_full_forward(runner: ModelRunner, folder: tuple[Path, Any], chunk: int) -> None:
     sequence = HandSequence(PROMPT, replace(GREEDY, prompt_logprobs=3))
