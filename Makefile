@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: serve test attack fuzz chaos lint warnings sanitize format setup check clean
+.PHONY: serve test attack fuzz chaos lint warnings sanitize format setup hooks check clean
 .DEFAULT_GOAL := serve
 
 serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, two demo models, the gateway
@@ -55,6 +55,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 setup: $(STAMP)
+
+hooks: $(STAMP)  ## let git run what `make lint` runs before each commit
+	@$(BIN)/pre-commit install
 
 check: lint warnings test
 
