@@ -5,7 +5,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: serve test attack fuzz chaos lint warnings sanitize format setup hooks check clean
+.PHONY: serve test attack fuzz chaos lint warnings sanitize format release setup hooks check clean
 .DEFAULT_GOAL := serve
 
 serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, two demo models, the gateway
@@ -53,6 +53,10 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i kernels/cpu/csrc/*
 	$(BIN)/ruff check --fix .
+
+release: $(STAMP)  ## dist/: sdist, wheel, SBOM and checksums of the last commit, reproducible; installs the wheel once
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[release]'
+	@PYTHON=$(BIN)/python sh deploy/release.sh
 
 setup: $(STAMP)
 
