@@ -33,7 +33,7 @@ from gateway.local.issuer import DevIssuer
 from gateway.local.paths import data_dir
 from gateway.local.stack import fill_gaps
 from gateway.settings import Settings, load_settings
-from gateway.wiring import Services
+from gateway.wiring.running_services import Services
 
 LARGEST = 4 * 1024 * 1024
 MODEL = "smollm2-135m-instruct"

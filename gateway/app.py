@@ -25,7 +25,8 @@ from gateway.errors import ConfigError
 from gateway.flow.context import SystemIds
 from gateway.server import GatewayServer, fit_descriptors, handle_signals, listen, make_server
 from gateway.settings import Settings
-from gateway.wiring import Services, open_services
+from gateway.wiring.running_services import Services
+from gateway.wiring.services import open_services
 
 Prepare = Callable[[BootProgress], Awaitable[Settings]]
 Ready = Callable[[Services, str], Awaitable[None]]

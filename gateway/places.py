@@ -1,4 +1,4 @@
-"""Paths of this installation's own files. Decides names only; creates nothing.
+"""Paths of this installation's own files. Creates nothing.
 
 One answer for the gateway, the command line and local mode: who writes a spool and who reads it must look alike.
 """
@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from gateway.errors import ConfigError
 from gateway.settings import Settings
 
 SYSTEM_DATA_DIR = Path("/var/lib/esclusa")
@@ -47,3 +48,12 @@ def _xdg(environ: Mapping[str, str], variable: str, fallback: str) -> Path:
     base = environ.get(variable, "")
     # The XDG specification says that a relative value must be ignored.
     return (Path(base) if base.startswith("/") else Path.home() / fallback) / "esclusa"
+
+
+def default_policy() -> Path:
+    """`policies/default.yaml` of the checkout, else of the installed wheel."""
+    package = Path(__file__).parent
+    for candidate in (package.parent / "policies", package / "_assets" / "policies"):
+        if (candidate / "default.yaml").is_file():
+            return candidate / "default.yaml"
+    raise ConfigError("no policy file", hint="set `access.policy_file`")

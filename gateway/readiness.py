@@ -76,3 +76,9 @@ def _engine(engine_status: Mapping[str, object]) -> Part:
     return Part(
         "engine", state, serves=False, stage=str(engine_status["stage"]), percent=float(str(engine_status["percent"]))
     )
+
+
+def policy_state(access: AccessService) -> Mapping[str, object]:
+    """For metrics: a replica that serves an old policy must be seen before it has to stop."""
+    status = access.status()
+    return {"state": status.state, "version": status.version, "age_s": status.age_s}

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 
 from alembic import context
 
 from gateway.storage.base import metadata
 
-for _domain in ("audit", "access", "identity", "limits"):
-    if importlib.util.find_spec(f"gateway.{_domain}.tables") is not None:
-        importlib.import_module(f"gateway.{_domain}.tables")
+for _tables in ("audit.tables", "access.history.tables", "identity.tables", "storage.idempotency"):
+    importlib.import_module(f"gateway.{_tables}")
 
 connection = context.config.attributes.get("connection")
 if connection is None:

@@ -16,8 +16,7 @@ from gateway.admin.bodies import Page
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.recording import IdempotencyKey, changing, reading
 from gateway.flow.operation import SETTLED, EngineAction, EngineOperator, EngineReport, no_engine
-from gateway.identity.idempotency import replayed_resource, request_key
-from gateway.identity.store import IdentityStore, KeyTaken
+from gateway.storage.idempotency import IdempotencyStore, KeyTaken, request_key
 
 State = Literal[
     "loading",
@@ -58,7 +57,7 @@ SUMMARIES: dict[EngineAction, tuple[str, str]] = {
 REFUSALS: dict[int | str, dict[str, Any]] = {
     404: {"description": "`model_not_found`: no engine of this replica runs it"},
     409: {"description": "`engine_state`: the action does not fit the state; `idempotency_key_reused`"},
-    503: {"description": "`engine_unavailable`: the engine does not react; `audit_unavailable`, `idp_unavailable`"},
+    503: {"description": "`engine_unavailable`: it does not react; `audit_unavailable`, `database_unavailable`"},
 }
 
 
@@ -90,7 +89,7 @@ class EnginePage(Page):
 
 
 def routes(
-    operator: EngineOperator | None, requests: IdentityStore, guard: PermissionGuard, *, node_id: str
+    operator: EngineOperator | None, requests: IdempotencyStore, guard: PermissionGuard, *, node_id: str
 ) -> APIRouter:
     """The operator's routes. `requests` remembers idempotency keys."""
     router = APIRouter(prefix="/admin/v1/engines", tags=["engines"])
@@ -137,8 +136,8 @@ def routes(
             async with changing(guard, call, f"engines/{model}:{action.value}") as event:
                 event.reason = reason
                 before = _present(operator, model)
-                request = request_key(call.principal, key, f"engine {action.value}", model, None)
-                replayed = await replayed_resource(requests, request) is not None
+                request = request_key(call.principal, key, f"engine {action.value}", model)
+                replayed = await requests.replayed_resource(request) is not None
                 after = before
                 if operator is not None and not replayed:
                     after = await operator.act(model, action)

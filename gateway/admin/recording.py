@@ -5,10 +5,10 @@ The audit event is durable before the answer leaves. Knows no resource.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from fastapi import Header
 from pydantic import BaseModel
@@ -17,7 +17,6 @@ from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.errors import GatewayError
 
 IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_length=1, max_length=255)]
-Row = TypeVar("Row")
 
 
 @dataclass(slots=True)
@@ -77,12 +76,6 @@ async def _recorded(guard: PermissionGuard, call: AdminCall, kind: str, event: E
 def before_after(before: BaseModel | None, after: BaseModel | None) -> dict[str, Any]:
     """The `diff` of an audit event. Views hold no secret but an issued key's text, which is taken out here."""
     return {"before": _plain(before), "after": _plain(after)}
-
-
-def page_end(found: Sequence[Row], limit: int, cursor_of: Callable[[Row], str]) -> dict[str, Any]:
-    """`has_more` and `next_cursor` of a page that was read with `limit`: a full one may have a successor."""
-    last = cursor_of(found[-1]) if found and len(found) == limit else None
-    return {"has_more": last is not None, "next_cursor": last}
 
 
 def _plain(view: BaseModel | None) -> dict[str, Any] | None:

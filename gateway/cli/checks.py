@@ -164,7 +164,7 @@ def check_secrets(settings: Settings) -> Finding:
 def check_policy(settings: Settings) -> Finding:
     from gateway.access.decision.compiler import compile_policy
     from gateway.access.document.parsing import parse_policy
-    from gateway.wiring import default_policy
+    from gateway.places import default_policy
 
     path = settings.access.policy_file or default_policy()
     try:
@@ -178,7 +178,7 @@ def check_content(settings: Settings) -> Finding:
     from gateway.access.decision.lint import STORING
     from gateway.access.document.parsing import parse_policy
     from gateway.audit.content_keys import load_content_keys
-    from gateway.wiring import default_policy
+    from gateway.places import default_policy
 
     configured = settings.audit.content_keys
     try:

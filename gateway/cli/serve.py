@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from gateway.api.startup_app import BootProgress
     from gateway.settings import Settings
-    from gateway.wiring import Services
+    from gateway.wiring.running_services import Services
 
 DEMO_SUBJECT, DEMO_ROLE, DEMO_DEPARTMENT = "u-1042", "analyst", "finance"
 

@@ -132,7 +132,7 @@ def check_proxies(settings: Settings) -> Finding:
 
 
 def _uses_source(settings: Settings) -> bool:
-    from gateway.wiring import default_policy
+    from gateway.places import default_policy
 
     try:
         path = settings.access.policy_file or default_policy()

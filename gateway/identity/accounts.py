@@ -22,12 +22,12 @@ from gateway.identity.api_keys import (
     effective_models,
     effective_roles,
 )
-from gateway.identity.idempotency import replayed_resource, request_key
 from gateway.identity.narrowing import Objection, Rights, first_objection, rights_of, within
 from gateway.identity.repository import IdentityRepository
 from gateway.identity.revocations import RevocationList
-from gateway.identity.store import KeyTaken, NameTaken, Superseded
+from gateway.identity.store import NameTaken, Superseded
 from gateway.settings import IdentitySettings
+from gateway.storage.idempotency import KeyTaken, request_key
 
 HeldRoles = Callable[[Principal, RequestContext], frozenset[str]]
 """Roles a principal holds beyond its token: inherited, mapped or bound by policy."""
@@ -100,7 +100,7 @@ class AccountService:
     async def create(self, caller: Caller, name: str, asked: AccountChange) -> ServiceAccount:
         """The caller becomes the owner, for good; the account belongs to the caller's tenant and department."""
         request = request_key(caller.principal, caller.idempotency_key, "account", name, asked)
-        known = await replayed_resource(self._repository.store, request)
+        known = await self._repository.store.replayed_resource(request)
         if known is not None:
             return await self.account(caller, UUID(known))
         who = caller.principal
@@ -184,7 +184,7 @@ class AccountService:
     async def issue(self, caller: Caller, account_id: UUID, asked: NewKey) -> IssuedKey:
         hasher = self._demand_hasher()
         request = request_key(caller.principal, caller.idempotency_key, f"key {account_id}", asked.name, asked)
-        known = await replayed_resource(self._repository.store, request)
+        known = await self._repository.store.replayed_resource(request)
         if known is not None:
             return IssuedKey(await self.key(caller, account_id, known), None)
         account = await self.account(caller, account_id)
@@ -218,7 +218,7 @@ class AccountService:
             caller.principal, caller.idempotency_key, f"rotate {account_id}", key_id, (lifetime, overlap)
         )
         old = await self.key(caller, account_id, key_id)
-        known = await replayed_resource(self._repository.store, request)
+        known = await self._repository.store.replayed_resource(request)
         if known is not None:
             return old, IssuedKey(await self.key(caller, account_id, known), None)
         now = self._clock.now()

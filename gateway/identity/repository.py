@@ -14,8 +14,9 @@ from uuid import UUID
 from sqlalchemy import and_, bindparam, func, insert, or_, select, update
 
 from gateway.identity.api_keys import ApiKeyRecord, ServiceAccount
-from gateway.identity.store import IdentityStore, RequestKey, Superseded
+from gateway.identity.store import IdentityStore, Superseded
 from gateway.identity.tables import api_key, service_account
+from gateway.storage.idempotency import RequestKey
 
 
 class IdentityRepository:

@@ -15,8 +15,9 @@ from sqlalchemy import and_, func, insert, literal, or_, select, update
 
 from gateway.identity.api_keys import ISSUER
 from gateway.identity.revocations import Revocation
-from gateway.identity.store import IdentityStore, RequestKey
+from gateway.identity.store import IdentityStore
 from gateway.identity.tables import api_key, revocation, service_account
+from gateway.storage.idempotency import RequestKey
 
 
 class PostgresRevocationStore:

@@ -13,10 +13,9 @@ from uuid import UUID
 from gateway.errors import Conflict, InvalidDocument, NotFound
 from gateway.flow.context import Clock, IdSource
 from gateway.identity.accounts import Caller
-from gateway.identity.idempotency import replayed_resource, request_key
 from gateway.identity.revocation_store import PostgresRevocationStore
 from gateway.identity.revocations import Revocation, RevocationKind, RevocationList
-from gateway.identity.store import KeyTaken
+from gateway.storage.idempotency import KeyTaken, request_key
 
 KEEP = timedelta(days=367)
 """Entries about tokens are kept until no token they could mean can still be valid."""
@@ -61,7 +60,7 @@ class RevocationService:
         if asked.kind == "subject" and (asked.issuer, asked.subject) == (who.issuer, who.subject):
             raise Conflict("You cannot revoke yourself.", code="would_lock_out", hint="let another administrator do it")
         request = request_key(who, caller.idempotency_key, "revoke", asked.kind, asked)
-        known = await replayed_resource(self._store.store, request)
+        known = await self._store.store.replayed_resource(request)
         if known is not None:
             return await self.get(caller, UUID(known))
         moment = (asked.issued_before or now) if asked.kind == "issued_before" else None

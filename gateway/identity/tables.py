@@ -1,4 +1,4 @@
-"""Tables of service accounts, their keys, revocations and remembered requests. Every one is bound to a tenant."""
+"""Tables of service accounts, their keys and revocations. Every one is bound to a tenant."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    PrimaryKeyConstraint,
     Table,
     Text,
     UniqueConstraint,
@@ -83,17 +82,4 @@ revocation = Table(
     Column("lifted_by", Text),
     CheckConstraint("kind IN ('credential', 'subject', 'issued_before')", name="kind"),
     Index("ix_identity_revocation_tenant_id", "tenant", "id"),
-)
-
-idempotency = Table(
-    "identity_idempotency",
-    metadata,
-    Column("tenant", Text, nullable=False),
-    Column("issuer", Text, nullable=False),
-    Column("subject", Text, nullable=False),
-    Column("key", Text, nullable=False),
-    Column("request_sha256", Text, nullable=False),
-    Column("resource", Text, nullable=False),
-    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
-    PrimaryKeyConstraint("tenant", "issuer", "subject", "key"),
 )

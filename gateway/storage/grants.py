@@ -13,11 +13,10 @@ _CHANGED = (
     "policy_version",
     "policy_head",
     "policy_proposal",
-    "policy_idempotency",
     "identity_service_account",
     "identity_api_key",
     "identity_revocation",
-    "identity_idempotency",
+    "idempotent_request",
 )
 
 

@@ -14,7 +14,7 @@ from openai import OpenAI
 from prometheus_client import generate_latest
 
 from gateway.local.issuer import DevIssuer
-from gateway.wiring import default_policy
+from gateway.places import default_policy
 from tests.fakes.demo_models import LARGE, SMALL, demo_model
 from tests.fakes.openai_upstream import Upstream
 from tests.fakes.running_gateway import RunningGateway

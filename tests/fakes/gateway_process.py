@@ -65,9 +65,9 @@ class GatewayProcess:
         program = "from gateway.cli.main import main; main()"
         if clock_ahead is not None:
             program = (
-                "import gateway.wiring, datetime; from tests.fakes.shifted_clock import ShiftedClock;"
+                "import gateway.wiring.services, datetime; from tests.fakes.shifted_clock import ShiftedClock;"
                 f"by = datetime.timedelta(seconds={clock_ahead.total_seconds()});"
-                f"gateway.wiring.SystemClock = lambda: ShiftedClock(by); {program}"
+                f"gateway.wiring.services.SystemClock = lambda: ShiftedClock(by); {program}"
             )
         command = [*before, sys.executable, "-c", program, "serve", "--config", str(self._config)]
         began = time.monotonic()

@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 from fastapi import FastAPI
 
-from gateway.access.history.editor import SeenAs, nobody
+from gateway.access.history.editor import PolicyEditor, SeenAs, nobody
 from gateway.access.history.repository import PolicyRepository
 from gateway.access.history.service import AccessService
 from gateway.admin import models
@@ -132,7 +132,8 @@ async def policy_stage(
     guard = PermissionGuard(KnownCallers(callers), service, audit)
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     install_handlers(app)
-    app.include_router(policies.routes(service, guard, ids=SystemIds(), past=RecordedPast(past), seen=seen))
+    editor = PolicyEditor(service, SystemIds(), seen=seen)
+    app.include_router(policies.routes(service, editor, guard, past=RecordedPast(past)))
     app.include_router(authz.routes(service, guard))
     app.include_router(models.routes(service, guard))
 

@@ -12,7 +12,7 @@ import uvloop
 from gateway.api.startup_app import BootProgress
 from gateway.app import serve
 from gateway.settings import Settings
-from gateway.wiring import Services
+from gateway.wiring.running_services import Services
 
 T = TypeVar("T")
 

@@ -6,7 +6,6 @@ Owns the order of these steps. What is right is decided by `compiler`, `decision
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
@@ -30,8 +29,6 @@ from gateway.access.history.versions import (
     SYSTEM,
     AlreadyDecided,
     Author,
-    IdempotencyKey,
-    KeyTaken,
     NewVersion,
     Origin,
     Proposal,
@@ -53,6 +50,7 @@ from gateway.errors import (
 )
 from gateway.flow.context import IdSource, RequestContext
 from gateway.flow.values import Principal
+from gateway.storage.idempotency import KeyTaken, RequestKey, request_key
 
 _ETAG = re.compile(r'"v([0-9]{1,10})-[0-9a-f]+"\Z')
 
@@ -287,19 +285,13 @@ class PolicyEditor:
             raise Conflict(objection.message, code=objection.code, hint=objection.hint)
         raise NotPermitted(objection.message, code=objection.code, hint=objection.hint)
 
-    async def _replay(self, key: IdempotencyKey) -> Written | None:
-        outcome = await self.repository.remembered(key.key, key.author)
-        if outcome is None:
+    async def _replay(self, key: RequestKey) -> Written | None:
+        found = await self.repository.replayed(key)
+        if found is None:
             return None
-        if outcome.request_sha256 != key.request_sha256:
-            raise Conflict(
-                "This `Idempotency-Key` was used for another request.",
-                code="idempotency_key_reused",
-                hint="send a fresh key with every different request",
-            )
-        if outcome.proposal is not None:
-            return Written(proposal=await self.repository.proposal(outcome.proposal), replayed=True)
-        return Written(stored=await self.version(outcome.version or 0), replayed=True)
+        if isinstance(found, UUID):
+            return Written(proposal=await self.repository.proposal(found), replayed=True)
+        return Written(stored=await self.version(found), replayed=True)
 
     def _check(self, raw: bytes | str, syntax: Syntax, version: int) -> Candidate:
         source = read_source(raw, name="policy", syntax=syntax)
@@ -367,9 +359,7 @@ def _stale(current: StoredVersion, reader: Principal) -> PreconditionFailed:
     )
 
 
-def _idempotency_key(raw: bytes | str, change: Change) -> IdempotencyKey | None:
-    if change.idempotency_key is None:
-        return None
+def _idempotency_key(raw: bytes | str, change: Change) -> RequestKey | None:
+    parts = (change.origin, change.restored_from, change.if_match, change.reason)
     body = raw.encode() if isinstance(raw, str) else raw
-    parts = f"{change.origin}\n{change.restored_from}\n{change.if_match}\n{change.reason}\n".encode()
-    return IdempotencyKey(change.idempotency_key, author_of(change.author), hashlib.sha256(parts + body).hexdigest())
+    return request_key(author_of(change.author), change.idempotency_key, *parts, body)

@@ -13,28 +13,29 @@ from uuid import UUID
 
 import asyncpg
 from sqlalchemy import func, insert, select, text, update
-from sqlalchemy.dialects.postgresql import insert as upsert
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
-from gateway.access.history.tables import policy_head, policy_idempotency, policy_proposal, policy_version
+from gateway.access.history.tables import policy_head, policy_proposal, policy_version
 from gateway.access.history.versions import (
     AlreadyDecided,
     Author,
-    IdempotencyKey,
-    KeyTaken,
     NewVersion,
-    Outcome,
     Proposal,
     StaleVersion,
     StoredVersion,
 )
 from gateway.errors import Unavailable
+from gateway.storage.idempotency import KeyTaken, RequestKey, remember, replayed_resource
 
 CHANNEL = "esclusa_policy"
 """Notified with the new version's number when a write commits."""
 SEED_LOCK = 0x45534C55504F4C49
 """Advisory lock of the first write: replicas that start together seed once."""
+
+
+VERSION, PROPOSAL = "version ", "proposal "
+"""What a remembered write led to, as it is remembered."""
 
 
 class PolicyRepository:
@@ -88,7 +89,7 @@ class PolicyRepository:
         return stored
 
     async def append(
-        self, content: NewVersion, *, expected: int, key: IdempotencyKey | None = None, proposal: UUID | None = None
+        self, content: NewVersion, *, expected: int, key: RequestKey | None = None, proposal: UUID | None = None
     ) -> StoredVersion:
         """Write version `expected + 1` and put it in force. Of several writers with one `expected`, one wins.
 
@@ -108,7 +109,7 @@ class PolicyRepository:
                 if not decided:
                     raise AlreadyDecided
             if key is not None:
-                await _remember(connection, key, version=version)
+                await remember(connection, key, f"{VERSION}{version}")
             await _notify(connection, version)
         stored = await self.get(version)
         if stored is None:
@@ -116,7 +117,7 @@ class PolicyRepository:
         return stored
 
     async def propose(
-        self, proposal_id: UUID, content: NewVersion, *, base: int, key: IdempotencyKey | None = None
+        self, proposal_id: UUID, content: NewVersion, *, base: int, key: RequestKey | None = None
     ) -> Proposal:
         values = _content(content)
         for column in [name for name in values if name.startswith("approver_")]:
@@ -124,7 +125,7 @@ class PolicyRepository:
         async with self._transaction() as connection:
             await connection.execute(insert(policy_proposal).values(id=proposal_id, base_version=base, **values))
             if key is not None:
-                await _remember(connection, key, proposal=proposal_id)
+                await remember(connection, key, f"{PROPOSAL}{proposal_id}")
             query = select(policy_proposal).where(policy_proposal.c.id == proposal_id)
             row = (await connection.execute(query)).mappings().one()
         return _proposal(row)
@@ -149,14 +150,14 @@ class PolicyRepository:
             done = await _decide(connection, proposal_id, "rejected", by, None)
         return await self.proposal(proposal_id) if done else None
 
-    async def remembered(self, key: str, author: Author) -> Outcome | None:
-        table = policy_idempotency
-        query = select(table).where(
-            table.c.key == key, table.c.author_issuer == author.issuer, table.c.author_subject == author.subject
-        )
+    async def replayed(self, key: RequestKey) -> int | UUID | None:
+        """The version, or the id of the proposal, that the same request led to before. Raises `Conflict`."""
         async with self._connection() as connection:
-            row = (await connection.execute(query)).mappings().first()
-        return Outcome(row["request_sha256"], row["version"], row["proposal"]) if row else None
+            resource = await replayed_resource(connection, key)
+        if resource is None:
+            return None
+        kind, _, name = resource.partition(" ")
+        return UUID(name) if f"{kind} " == PROPOSAL else int(name)
 
     @contextlib.asynccontextmanager
     async def _connection(self) -> AsyncIterator[AsyncConnection]:
@@ -187,22 +188,6 @@ async def _notify(connection: AsyncConnection, version: int) -> None:
     await connection.execute(
         text("SELECT pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": str(version)}
     )
-
-
-async def _remember(
-    connection: AsyncConnection, key: IdempotencyKey, *, version: int | None = None, proposal: UUID | None = None
-) -> None:
-    statement = upsert(policy_idempotency).values(
-        key=key.key,
-        author_issuer=key.author.issuer,
-        author_subject=key.author.subject,
-        request_sha256=key.request_sha256,
-        version=version,
-        proposal=proposal,
-    )
-    done = await connection.execute(statement.on_conflict_do_nothing())
-    if done.rowcount == 0:
-        raise KeyTaken
 
 
 async def _decide(connection: AsyncConnection, proposal_id: UUID, state: str, by: Author, version: int | None) -> bool:

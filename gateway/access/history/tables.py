@@ -11,7 +11,6 @@ from sqlalchemy import (
     DateTime,
     ForeignKey,
     Integer,
-    PrimaryKeyConstraint,
     SmallInteger,
     Table,
     Text,
@@ -78,17 +77,4 @@ policy_proposal = Table(
     Column("decided_at", DateTime(timezone=True)),
     Column("version", Integer, ForeignKey("policy_version.version")),
     CheckConstraint("state IN ('pending', 'approved', 'rejected')", name="state"),
-)
-
-policy_idempotency = Table(
-    "policy_idempotency",
-    metadata,
-    Column("key", Text, nullable=False),
-    Column("author_issuer", Text, nullable=False),
-    Column("author_subject", Text, nullable=False),
-    Column("request_sha256", Text, nullable=False),
-    Column("version", Integer),
-    Column("proposal", Uuid),
-    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
-    PrimaryKeyConstraint("author_issuer", "author_subject", "key"),
 )

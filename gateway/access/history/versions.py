@@ -87,31 +87,9 @@ class Proposal:
     version: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class IdempotencyKey:
-    """One caller's key for one exact request (`request_sha256` covers route, precondition and body)."""
-
-    key: str
-    author: Author
-    request_sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The result of a remembered write: a version, or a proposal."""
-
-    request_sha256: str
-    version: int | None
-    proposal: UUID | None
-
-
 class StaleVersion(Exception):
     """Somebody else wrote a version in between."""
 
 
 class AlreadyDecided(Exception):
     """Somebody else approved or rejected the proposal in between."""
-
-
-class KeyTaken(Exception):
-    """The same idempotency key was used at the same time."""

@@ -30,7 +30,8 @@ from gateway.admin.identity.views import (
     issued_view,
     key_view,
 )
-from gateway.admin.recording import Event, IdempotencyKey, before_after, changing, page_end, reading
+from gateway.admin.pagination import page_of
+from gateway.admin.recording import Event, IdempotencyKey, before_after, changing, reading
 from gateway.errors import PreconditionFailed, PreconditionRequired
 from gateway.identity.accounts import AccountChange, AccountService, NewKey, etag_of
 from gateway.identity.api_keys import ServiceAccount
@@ -68,9 +69,9 @@ def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
     @router.get("", summary="The tenant's service accounts, newest first", response_model=AccountPage)
     async def list_accounts(cursor: UUID | None = None, limit: Limit = 50, call: AdminCall = may_read) -> AccountPage:
         async with reading(guard, call, "service-accounts"):
-            found, total = await service.accounts(caller_of(call), before=cursor, limit=limit)
-        end = page_end(found, limit, lambda account: account.id)
-        return AccountPage(data=[account_view(account) for account in found], total=total, **end)
+            found, total = await service.accounts(caller_of(call), before=cursor, limit=limit + 1)
+        page = page_of(found, limit, lambda account: account.id)
+        return AccountPage(data=[account_view(account) for account in page.rows], total=total, **page.end)
 
     @router.get("/{account_id}", summary="One service account", response_model=AccountView)
     async def get_account(account_id: UUID, response: Response, call: AdminCall = may_read) -> AccountView:
@@ -125,9 +126,9 @@ def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
         account_id: UUID, cursor: UUID | None = None, limit: Limit = 50, call: AdminCall = may_read
     ) -> KeyPage:
         async with reading(guard, call, f"service-accounts/{account_id}/keys"):
-            found, total = await service.keys(caller_of(call), account_id, before=cursor, limit=limit)
-        end = page_end(found, limit, lambda row: str(row[0]))
-        return KeyPage(data=[key_view(record) for _, record in found], total=total, **end)
+            found, total = await service.keys(caller_of(call), account_id, before=cursor, limit=limit + 1)
+        page = page_of(found, limit, lambda row: str(row[0]))
+        return KeyPage(data=[key_view(record) for _, record in page.rows], total=total, **page.end)
 
     @router.get("/{account_id}/keys/{key_id}", summary="One API key", response_model=KeyView)
     async def get_key(account_id: UUID, key_id: KeyId, call: AdminCall = may_read) -> KeyView:

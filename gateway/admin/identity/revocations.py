@@ -15,7 +15,8 @@ from gateway.admin.bodies import json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.identity.calls import READ, WRITE, caller_of
 from gateway.admin.identity.views import NewRevocation, RevocationPage, RevocationView, revocation_view
-from gateway.admin.recording import IdempotencyKey, before_after, changing, page_end, reading
+from gateway.admin.pagination import page_of
+from gateway.admin.recording import IdempotencyKey, before_after, changing, reading
 from gateway.identity.revoking import RevocationRequest, RevocationService
 
 
@@ -48,9 +49,9 @@ def routes(service: RevocationService, guard: PermissionGuard) -> APIRouter:
         call: AdminCall = may_read,
     ) -> RevocationPage:
         async with reading(guard, call, "revocations"):
-            found, total = await service.page(caller_of(call), before=cursor, limit=limit, active=active)
-        end = page_end(found, limit, lambda entry: entry.id)
-        return RevocationPage(data=[revocation_view(entry) for entry in found], total=total, **end)
+            found, total = await service.page(caller_of(call), before=cursor, limit=limit + 1, active=active)
+        page = page_of(found, limit, lambda entry: entry.id)
+        return RevocationPage(data=[revocation_view(entry) for entry in page.rows], total=total, **page.end)
 
     @router.get("/{revocation_id}", summary="One revocation", response_model=RevocationView)
     async def get_revocation(revocation_id: UUID, call: AdminCall = may_read) -> RevocationView:

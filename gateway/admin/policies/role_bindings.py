@@ -17,6 +17,7 @@ from gateway.access.history.editor import PolicyEditor, Written
 from gateway.access.history.service import AccessService
 from gateway.admin.bodies import AdminBody, Page, json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
+from gateway.admin.pagination import page_of
 from gateway.admin.policies.changes import CHANGE_HEADERS, CHANGE_REFUSALS, change_from, parse_stored, recorded
 from gateway.admin.policies.responses import write_response
 from gateway.admin.policies.views import WriteView
@@ -66,15 +67,10 @@ def routes(service: AccessService, editor: PolicyEditor, guard: PermissionGuard)
         every = sorted(parse_stored(stored.content).role_bindings, key=lambda binding: binding.id)
         wanted = [binding for binding in every if role is None or role in binding.roles]
         rest = [binding for binding in wanted if cursor is None or binding.id > cursor]
-        shown = rest[:limit]
-        more = len(rest) > limit
+        page = page_of(rest, limit, lambda binding: binding.id)
         response.headers["etag"] = stored.etag
         return BindingPage(
-            data=[_view(binding) for binding in shown],
-            has_more=more,
-            next_cursor=shown[-1].id if more else None,
-            total=len(wanted),
-            etag=stored.etag,
+            data=[_view(binding) for binding in page.rows], total=len(wanted), etag=stored.etag, **page.end
         )
 
     @router.post(

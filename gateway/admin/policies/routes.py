@@ -13,10 +13,11 @@ from fastapi.responses import JSONResponse
 
 from gateway.access.document.diff import differences, text_diff
 from gateway.access.document.model import PolicySet
-from gateway.access.history.editor import OwnedAccounts, PolicyEditor, SeenAs, Written, nobody
+from gateway.access.history.editor import PolicyEditor, Written
 from gateway.access.history.service import AccessService
 from gateway.admin.bodies import YAML_TYPES, document_body, read_document
 from gateway.admin.guard import AdminCall, PermissionGuard
+from gateway.admin.pagination import page_of
 from gateway.admin.policies import checks as policy_checks
 from gateway.admin.policies import proposals as policy_proposals
 from gateway.admin.policies import role_bindings
@@ -41,7 +42,6 @@ from gateway.admin.policies.views import (
     version_view,
 )
 from gateway.admin.reach import reach_of
-from gateway.flow.context import IdSource, SystemIds
 from gateway.flow.ports import PastDecisions
 
 PREFIX = "/admin/v1"
@@ -51,19 +51,12 @@ VersionNumber = Annotated[int, Path(ge=1, le=2**31 - 1)]
 
 def routes(
     service: AccessService,
+    editor: PolicyEditor,
     guard: PermissionGuard,
     *,
-    ids: IdSource | None = None,
     past: PastDecisions | None = None,
-    owned: OwnedAccounts = nobody,
-    seen: SeenAs = nobody,
 ) -> APIRouter:
-    """All policy routes. `owned` finds the service accounts of a person, `seen` what somebody was lately known as.
-
-    `past` reads recorded decisions for `policies:simulate`; without it that route answers 503.
-    """
-    named = ids or SystemIds()
-    editor = PolicyEditor(service, named, owned, seen)
+    """All policy routes. `past` reads recorded decisions for `policies:simulate`; without it that route answers 503."""
     router = APIRouter(prefix=PREFIX, tags=["policies"])
     may_read = Depends(guard.require("policy.read"))
     may_write = Depends(guard.require("policy.write"))
@@ -114,14 +107,8 @@ def routes(
         call: AdminCall = may_read,
     ) -> VersionPage:
         found, total = await editor.repository.page(before=decode_cursor(cursor), limit=limit + 1)
-        shown, reach = found[:limit], reach_of(service, call)
-        more = len(found) > limit
-        return VersionPage(
-            data=[version_view(stored, reach) for stored in shown],
-            has_more=more,
-            next_cursor=encode_cursor(shown[-1].version) if more else None,
-            total=total,
-        )
+        page, reach = page_of(found, limit, lambda stored: encode_cursor(stored.version)), reach_of(service, call)
+        return VersionPage(data=[version_view(stored, reach) for stored in page.rows], total=total, **page.end)
 
     @router.get(
         "/policies/versions/{number}",

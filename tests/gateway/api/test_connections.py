@@ -143,13 +143,16 @@ def test_a_bad_request_never_speaks_into_the_answer_before_it(server: ServerThre
 
 def test_whole_answers_that_nobody_reads_are_given_up(impatient: ServerThread) -> None:
     impatient.script.big_bytes = 8 << 20
-    before = impatient.state()["unread_answers"]
+    before, seen = impatient.state()["unread_answers"], sum(path == "/big" for _, path, _ in impatient.script.seen)
     with ExitStack() as held:
         clients = [held.enter_context(RawClient(impatient.url, receive_buffer=2048)) for _ in range(10)]
         for client in clients:
             client.send(b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n")
-        eventually(lambda: impatient.state()["unread_answers"] - before == 10)
         eventually(lambda: impatient.state()["open"] == 0)
+        # On a busy machine some requests may have come too late to be answered at all.
+        answered = sum(path == "/big" for _, path, _ in impatient.script.seen) - seen
+        assert answered > 0
+        assert impatient.state()["unread_answers"] - before == answered
         assert impatient.state()["unsent_bytes"] == 0
         assert not any(client.read_all() for client in clients)
 

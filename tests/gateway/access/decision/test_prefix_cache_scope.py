@@ -12,8 +12,8 @@ from gateway.access.document.model import ObligationSpec
 from gateway.api.headers import answer_headers
 from gateway.api.render import usage_object
 from gateway.flow.answer import Bill
+from gateway.flow.cache_salt import cache_salt
 from gateway.flow.values import Decision, Effect, Obligations, Usage
-from gateway.wiring import cache_salt
 from tests.fakes.exchanges import admitted
 from tests.fakes.parts import ANA, Bench
 

@@ -6,34 +6,24 @@ Knows every domain and decides nothing. Works without the engine installed: then
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import hmac
 import logging
 import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import lru_cache
 from importlib.metadata import version as installed_version
-from pathlib import Path
 from uuid import UUID
 
-import uvicorn
-from fastapi import APIRouter
 from prometheus_client import CollectorRegistry
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine
-from starlette.types import ASGIApp
 
 from gateway.access.history.repository import PolicyRepository
 from gateway.access.history.service import AccessService
-from gateway.admin.assembly import AdminParts, admin_routers
 from gateway.admin.guard import PermissionGuard
 from gateway.api.admission import InFlight
 from gateway.api.health import Part, Readiness
-from gateway.api.refusals import Count
 from gateway.api.startup_app import BootProgress
 from gateway.audit.content import ContentSealer
 from gateway.audit.content_keys import load_content_keys
@@ -43,11 +33,11 @@ from gateway.audit.service import AuditService
 from gateway.backends.openai_http import OpenAIBackend
 from gateway.descriptors import ENOUGH, DescriptorPlan, measure
 from gateway.errors import ConfigError
-from gateway.flow.context import Clock, IdSource, RequestContext, SystemClock, SystemIds
+from gateway.flow.cache_salt import cache_salt
+from gateway.flow.context import Clock, IdSource, SystemClock, SystemIds
 from gateway.flow.operation import EngineOperator
 from gateway.flow.pipeline import Pipeline
-from gateway.flow.ports import AuditLog, Authenticator, Authorizer, Backend
-from gateway.flow.values import Principal
+from gateway.flow.ports import Backend
 from gateway.guardrails.inspector import GuardrailInspector
 from gateway.identity.local_copies import IdentityCopies
 from gateway.identity.metrics import IdentityCollector
@@ -60,79 +50,23 @@ from gateway.identity.store import IdentityStore
 from gateway.limits.denial import denial
 from gateway.limits.service import LimitService
 from gateway.limits.store import ValkeyStore
-from gateway.places import snapshot_dir, spool_dir
-from gateway.readiness import read_parts
+from gateway.places import default_policy, snapshot_dir, spool_dir
+from gateway.readiness import policy_state, read_parts
 from gateway.routing.catalog import LOCAL_BACKEND, catalog_from
 from gateway.routing.router import ComplexityRouter
 from gateway.server import plan_for
-from gateway.settings import AuditSettings, HttpSettings, Settings
+from gateway.settings import AuditSettings, Settings
+from gateway.storage.idempotency import IdempotencyStore
 from gateway.storage.migrate import upgrade
 from gateway.storage.postgres import make_engine
 from gateway.storage.postgres_watch import PostgresWatch
 from gateway.storage.valkey import ValkeyLink, parse_address, tls_context
-from gateway.telemetry.exposition import metrics_app
 from gateway.telemetry.loop_lag import watch_loop_lag
 from gateway.telemetry.metrics import GatewayMetrics, PartCollector, StateCollector
+from gateway.wiring.admin_api import AdminParts, admin_routers
+from gateway.wiring.running_services import Services
 
 _log = logging.getLogger("esclusa.wiring")
-MakeServer = Callable[[ASGIApp, HttpSettings], uvicorn.Server]
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """Everything that `create_app` needs; alive inside `open_services`."""
-
-    settings: Settings
-    version: str
-    clock: Clock
-    ids: IdSource
-    pipeline: Pipeline
-    authenticator: Authenticator
-    authorizer: Authorizer
-    audit: AuditLog
-    guard: PermissionGuard
-    readiness: Callable[[], Readiness]
-    registry: CollectorRegistry
-    in_flight: InFlight
-    descriptors: DescriptorPlan
-    count: Count
-    admin_routers: tuple[APIRouter, ...] = ()
-    loaded: tuple[Callable[[], Awaitable[None]], ...] = ()
-    backends: Mapping[str, Backend] = field(default_factory=dict)
-    engines: EngineOperator | None = None
-    warnings: Callable[[], tuple[str, ...]] = tuple
-    """Notices to an operator once the gateway is ready."""
-
-    def expose(self, part: str, state: Callable[[], Mapping[str, object]]) -> None:
-        """Add the numbers of a part that is built outside of here to `/metrics`."""
-        self.registry.register(StateCollector({part: state}))
-
-    async def leave(self) -> None:
-        """Before the last requests end: none of them may wait for an engine that an operator has paused."""
-        if self.engines is not None:
-            await self.engines.resume_paused()
-
-    async def wait_loaded(self) -> None:
-        """Returns when every model can serve. Raises `ConfigError` for one that never will."""
-        for wait in self.loaded:
-            await wait()
-
-    async def drain(self) -> None:
-        """After the last request: let settlements and records finish."""
-        left = await self.pipeline.finalizers.drain(10.0)
-        if left:
-            _log.error("%d requests could not be concluded in time", left)
-
-    def serve_metrics(self, make_server: MakeServer, listener: socket.socket) -> Callable[[], Awaitable[None]]:
-        """Serve `/metrics` on a bound socket; returns what stops it."""
-        server = make_server(metrics_app(self.registry), self.settings.http)
-        task = asyncio.create_task(server.serve(sockets=[listener]), name="metrics")
-
-        async def stop() -> None:
-            server.should_exit = True
-            await asyncio.gather(task, return_exceptions=True)
-
-        return stop
 
 
 @asynccontextmanager
@@ -230,6 +164,7 @@ async def open_services(
             access=access,
             identity=identity,
             identity_store=store,
+            requests=IdempotencyStore(engine),
             identity_settings=settings.identity,
             revocations=revocations,
             limits=limits,
@@ -364,37 +299,3 @@ async def _start(service: IdentityService | AccessService | LimitService | Audit
     """Closed even when its start fails half-way."""
     stack.push_async_callback(service.close)
     await service.start()
-
-
-def policy_state(access: AccessService) -> Mapping[str, object]:
-    """For metrics: a replica that serves an old policy must be seen before it has to stop."""
-    status = access.status()
-    return {"state": status.state, "version": status.version, "age_s": status.age_s}
-
-
-def cache_salt(key: bytes) -> Callable[[Principal, RequestContext, str], bytes]:
-    """The prefix-cache domain of a request, by the obligation `prefixCache`: a keyed digest of its tenant, department
-    or user, and of the data class; never of anything in the body. Who has no department is a domain of one."""
-
-    @lru_cache(maxsize=4096)
-    def salt(*parts: str) -> bytes:
-        return hmac.digest(key, "\x1f".join(parts).encode(), hashlib.sha256)
-
-    def of(principal: Principal, context: RequestContext, scope: str) -> bytes:
-        parts: tuple[str, ...] = (principal.tenant, context.data_class or "")
-        if scope == "department" and principal.department is not None:
-            parts = (*parts, "department", principal.department)
-        elif scope != "tenant":
-            parts = (*parts, "user", principal.issuer, principal.subject)
-        return salt(*parts)
-
-    return of
-
-
-def default_policy() -> Path:
-    """`policies/default.yaml` of the checkout, else of the installed wheel."""
-    package = Path(__file__).parent
-    for candidate in (package.parent / "policies", package / "_assets" / "policies"):
-        if (candidate / "default.yaml").is_file():
-            return candidate / "default.yaml"
-    raise ConfigError("no policy file", hint="set `access.policy_file`")

@@ -35,6 +35,7 @@ from gateway.identity.service import IdentityService
 from gateway.identity.store import IdentityStore
 from gateway.limits.service import LimitService
 from gateway.settings import IdentitySettings
+from gateway.storage.idempotency import IdempotencyStore
 
 SEEN = timedelta(days=30)
 """How long somebody counts as what the trail knows them as, where they change the policy."""
@@ -47,6 +48,7 @@ class AdminParts:
     access: AccessService
     identity: IdentityService
     identity_store: IdentityStore
+    requests: IdempotencyStore
     identity_settings: IdentitySettings
     revocations: RevocationList
     limits: LimitService
@@ -73,12 +75,13 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
         held_roles=held_roles,
         changed=parts.identity.forget,
     )
-    editor = PolicyEditor(parts.access, parts.ids)
 
     async def seen_as(author: Principal) -> Sequence[Principal]:
         names = [(author.issuer, author.subject), *(() if author.owner is None else (author.owner,))]
         since = parts.clock.now() - SEEN
         return [one for name in names for one in await parts.audit.seen_as(*name, since=since)]
+
+    editor = PolicyEditor(parts.access, parts.ids, accounts.owned_by, seen_as)
 
     async def policy_version(call: AdminCall, version: int) -> VersionDetail:
         return version_detail(await editor.version(version), reach_of(parts.access, call))
@@ -87,9 +90,7 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
         PostgresRevocationStore(parts.identity_store), parts.revocations, clock=parts.clock, ids=parts.ids
     )
     return (
-        policies.routes(
-            parts.access, parts.guard, ids=parts.ids, past=parts.audit, owned=accounts.owned_by, seen=seen_as
-        ),
+        policies.routes(parts.access, editor, parts.guard, past=parts.audit),
         authz.routes(
             parts.access,
             parts.guard,
@@ -97,7 +98,7 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
             limits=parts.limits,
         ),
         models.routes(parts.access, parts.guard),
-        engines.routes(parts.engines, parts.identity_store, parts.guard, node_id=parts.node_id),
+        engines.routes(parts.engines, parts.requests, parts.guard, node_id=parts.node_id),
         limits.routes(parts.limits, parts.access, parts.guard),
         keys.routes(accounts, parts.guard),
         revocations.routes(revoking, parts.guard),

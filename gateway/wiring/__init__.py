@@ -1,0 +1,1 @@
+"""The composition root: the only room where services are built, opened in order and closed in reverse."""
