@@ -1,11 +1,13 @@
 # Two targets matter to a newcomer: `make serve` and `make test`. Everything else serves these two.
 PYTHON ?= python3
 FUZZ_S ?= 120
+QUICK  := $(addprefix tests/,architecture property engine/scheduling engine/kv_cache engine/text engine/metrics engine/weights \
+            $(addprefix gateway/,access documents flow guardrails limits routing))
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: serve test attack fuzz chaos lint warnings sanitize format release setup hooks check clean
+.PHONY: serve test quick mutants attack fuzz chaos lint warnings sanitize format release setup hooks check clean
 .DEFAULT_GOAL := serve
 
 serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, two demo models, the gateway
@@ -19,6 +21,13 @@ test: $(STAMP)  ## the whole suite; real stores, real models, no network but the
 	@# Without the proxies that `make attack` stands in front of the gateway, that suite is left out here.
 	@only=''; command -v nginx >/dev/null && command -v haproxy >/dev/null || only='not attack'; \
 	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "$$only" $(ARGS)
+
+quick: $(STAMP)  ## the edit loop: what decides, without stores, whole gateways and models
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m 'not stores and not slow and not models' $(QUICK) $(ARGS)
+
+mutants: $(STAMP)  ## ROOM=flow|access|limits|audit: which changes of that room no test notices; MUTANTS_S seconds
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
+	@$(BIN)/python -m tests.mutants $(or $(ROOM),access) $(ARGS)
 
 attack: $(STAMP)  ## hostile requests, held connections and redaction, also through nginx and haproxy where installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/attack $(ARGS)

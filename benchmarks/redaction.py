@@ -17,7 +17,7 @@ from pathlib import Path
 
 from benchmarks.redaction_writings import NUMBERS, OTHERS, SECTIONS, Writing
 from gateway.flow.values import ChatRequest, Message, Obligations
-from gateway.guardrails.duties import duties_of
+from gateway.guardrails.actions import actions_of
 from gateway.guardrails.prompts import Prompts
 from gateway.guardrails.scan import scan
 
@@ -94,7 +94,7 @@ SENTENCES = {
 
 def cost(rounds: int = 20) -> dict[str, float]:
     """Microseconds of this thread per KiB, phrases included: the best of `rounds`."""
-    duties = duties_of(Obligations(redaction="redact", guardrails="default"))
+    duties = actions_of(Obligations(redaction="redact", guardrails="default"))
     assert duties is not None
     found = {}
     for name, sentence in SENTENCES.items():

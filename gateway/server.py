@@ -185,13 +185,18 @@ def make_server(app: ASGIApp, settings: HttpSettings, refusals: Refusals | None 
 def handle_signals(stop: asyncio.Event, server: GatewayServer) -> Callable[[], None]:
     """The first signal asks for a drain, the second ends it. Returns what undoes the handlers.
 
-    SIGHUP never counts as the second: a closing terminal and its shell send one each, systemd one after SIGTERM.
+    SIGHUP is never counted: a closing terminal and its shell send one each, systemd one after SIGTERM, and of signals
+    that are both pending the system delivers SIGHUP first, as the lowest number.
     """
     loop = asyncio.get_running_loop()
+    counted = False
 
     def received(number: signal.Signals) -> None:
-        if stop.is_set() and number is not signal.SIGHUP:
-            server.force_exit_now()
+        nonlocal counted
+        if number is not signal.SIGHUP:
+            if counted:
+                server.force_exit_now()
+            counted = True
         server.announces = server.announces or number in ANNOUNCING
         stop.set()
 

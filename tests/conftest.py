@@ -28,6 +28,16 @@ TEMPLATE = "esclusa_template"
 _numbers = itertools.count(1)
 
 
+SERVERS = {"postgres_server", "valkey_server", "own_postgres", "own_valkey", "stage"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever asks for a server, by itself or through other fixtures, is marked so: `make quick` leaves it out."""
+    for item in items:
+        if SERVERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("stores")
+
+
 def run_apart(work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on a loop of its own, whatever loop the test uses."""
     with ThreadPoolExecutor(1) as thread:

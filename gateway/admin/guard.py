@@ -67,7 +67,7 @@ class PermissionGuard:
                         hint="ask a policy administrator for a role that grants it",
                         detail=None if decision.rule_id is None else f"rule {decision.rule_id}",
                     )
-                demand_plain_text(request)
+                require_plain_text(request)
             except GatewayError as error:
                 await self._refused(context, principal, action, error)
                 raise
@@ -93,7 +93,7 @@ class PermissionGuard:
             except GatewayError as error:
                 await self._refused(context, ANONYMOUS, action, error)
                 raise
-            demand_plain_text(request)
+            require_plain_text(request)
             return caller
 
         return known_caller
@@ -157,7 +157,7 @@ class PermissionGuard:
         )
 
 
-def demand_plain_text(request: Request) -> None:
+def require_plain_text(request: Request) -> None:
     """Raises `InvalidRequest` (422) naming the first parameter of query or path that holds a control character."""
     for name, value in (*request.query_params.multi_items(), *request.path_params.items()):
         if _CONTROL.search(name) or _CONTROL.search(str(value)):

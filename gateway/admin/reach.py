@@ -26,7 +26,7 @@ class Reach:
         """For a query; None: no bound."""
         return None if self.everywhere else (self.tenant,)
 
-    def demand(self, tenant: str, param: str) -> None:
+    def require(self, tenant: str, param: str) -> None:
         """Raises `NotPermitted` (403)."""
         if not self.covers(tenant):
             raise NotPermitted(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.api.body import BodyReader
 from gateway.api.inference import Inference
-from gateway.api.render import CompletionShape
+from gateway.api.render import CompletionFormat
 from gateway.api.schemas import CompletionBody, requested
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.values import ModelRequest
@@ -17,4 +17,4 @@ def parse(value: object) -> ModelRequest:
 
 
 def endpoint(pipeline: Pipeline, reader: BodyReader) -> Inference:
-    return Inference(pipeline, reader, parse, CompletionShape())
+    return Inference(pipeline, reader, parse, CompletionFormat())

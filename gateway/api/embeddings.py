@@ -13,7 +13,7 @@ from starlette.types import Send
 from gateway.api.body import BodyReader
 from gateway.api.headers import answer_headers
 from gateway.api.inference import Inference, respond
-from gateway.api.render import ChatShape, extension
+from gateway.api.render import ChatFormat, extension
 from gateway.api.schemas import EmbeddingBody, requested
 from gateway.flow.answer import Answer
 from gateway.flow.pipeline import Pipeline
@@ -54,4 +54,4 @@ def packed(vector: Sequence[float]) -> str:
 
 
 def endpoint(pipeline: Pipeline, reader: BodyReader) -> Inference:
-    return Embeddings(pipeline, reader, parse, ChatShape())
+    return Embeddings(pipeline, reader, parse, ChatFormat())

@@ -18,14 +18,14 @@ from gateway.api.credentials import read_credential
 from gateway.api.disconnect_watcher import DisconnectWatcher
 from gateway.api.errors import error_body, error_object
 from gateway.api.headers import Headers, answer_headers, header_value
-from gateway.api.render import Collected, Shape, collect, envelope, extension, usage_object, whole_answer
+from gateway.api.render import ChoiceBuffer, ResponseFormat, collect, envelope, extension, usage_object, whole_answer
 from gateway.api.sse import SSE_HEADERS, EventStream, frame
 from gateway.api.text_offsets import TextOffsets
 from gateway.errors import GatewayError, Unavailable
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
-from gateway.flow.pipeline import Arrival, Pipeline
+from gateway.flow.pipeline import IncomingRequest, Pipeline
 from gateway.flow.values import ChoiceEnd, Chunk, Delta, ModelRequest
 
 Parse = Callable[[object], ModelRequest]
@@ -37,19 +37,19 @@ CUT_SHORT_S = 1.0
 
 
 class Inference:
-    """`parse` turns JSON into a request; `shape` turns chunks into the route's objects."""
+    """`parse` turns JSON into a request; `answer_format` turns chunks into the route's objects."""
 
-    def __init__(self, pipeline: Pipeline, reader: BodyReader, parse: Parse, shape: Shape) -> None:
+    def __init__(self, pipeline: Pipeline, reader: BodyReader, parse: Parse, answer_format: ResponseFormat) -> None:
         self._pipeline = pipeline
         self._reader = reader
         self._parse = parse
-        self._shape = shape
+        self._answer_format = answer_format
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context: RequestContext = scope["state"]["context"]
         sent = Sent(send)
         disconnect = DisconnectWatcher(receive)
-        arrival = Arrival(
+        incoming = IncomingRequest(
             context=context,
             credential=partial(read_credential, scope["headers"]),
             receive=partial(self._read, scope, receive, disconnect),
@@ -57,7 +57,7 @@ class Inference:
         )
         try:
             with BOUNDARY:
-                async with await self._pipeline.answer(arrival) as answer:
+                async with await self._pipeline.answer(incoming) as answer:
                     if answer.reserved.request.stream:
                         await self._stream(answer, sent)
                     else:
@@ -86,17 +86,17 @@ class Inference:
 
     async def _whole(self, answer: Answer, send: Send) -> None:
         request = answer.reserved.request
-        choices = [Collected() for _ in range(request.params.n)]
+        choices = [ChoiceBuffer() for _ in range(request.params.n)]
         async for chunk in answer:
             collect(choices, chunk)
-        render = partial(_rendered, self._shape, answer, choices)
+        render = partial(_rendered, self._answer_format, answer, choices)
         long = sum(parts.evidence for parts in choices) > LONG_EVIDENCE
         body = await asyncio.to_thread(render) if long else render()
         await respond(send, body, answer_headers(answer.reserved, answer.bill))
 
     async def _stream(self, answer: Answer, send: Send) -> None:
         request = answer.reserved.request
-        head = envelope(self._shape, answer.reserved, streaming=True)
+        head = envelope(self._answer_format, answer.reserved, streaming=True)
         if request.include_usage:
             head["usage"] = None
         opened: dict[int, TextOffsets] = {}
@@ -127,19 +127,19 @@ class Inference:
         data, index = b"", delta.index
         if index not in opened:
             opened[index] = TextOffsets()
-            opening = self._shape.opening(index)
+            opening = self._answer_format.opening(index)
             if opening is not None:
                 data = frame({**head, "choices": [opening]})
         if not delta.text and not delta.logprobs and finish_reason is None:
             return data
-        body = {**head, "choices": [self._shape.delta(delta, finish_reason, opened[index])]}
+        body = {**head, "choices": [self._answer_format.delta(delta, finish_reason, opened[index])]}
         if stop_cause is not None:
             body["x_esclusa"] = extension(answer.reserved, answer.bill, stop_cause)
         return data + frame(body)
 
 
-def _rendered(shape: Shape, answer: Answer, choices: list[Collected]) -> bytes:
-    body = orjson.dumps(whole_answer(shape, answer.reserved, answer.bill, choices))
+def _rendered(answer_format: ResponseFormat, answer: Answer, choices: list[ChoiceBuffer]) -> bytes:
+    body = orjson.dumps(whole_answer(answer_format, answer.reserved, answer.bill, choices))
     choices.clear()  # to free what is long takes its time too
     return body
 

@@ -1,6 +1,6 @@
 """Chunks become OpenAI-shaped objects: whole answers and stream frames of chat and text completions.
 
-Pure. A `Shape` knows the names of one route's objects; nothing here knows HTTP.
+Pure. A `ResponseFormat` knows the names of one route's objects; nothing here knows HTTP.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gateway.flow.stages import Reserved
 from gateway.flow.values import ChoiceEnd, Chunk, Delta, PromptLogprobs, TokenLogprob, Usage
 
 
-class Shape(Protocol):
+class ResponseFormat(Protocol):
     """One route's way of showing an answer."""
 
     def opening(self, index: int) -> dict[str, Any] | None:
@@ -27,7 +27,7 @@ class Shape(Protocol):
 
     def delta(self, delta: Delta, finish_reason: str | None, offsets: TextOffsets) -> dict[str, Any]: ...
 
-    def whole(self, index: int, parts: Collected) -> dict[str, Any]: ...
+    def whole(self, index: int, parts: ChoiceBuffer) -> dict[str, Any]: ...
 
     @property
     def id_prefix(self) -> str: ...
@@ -40,7 +40,7 @@ class Shape(Protocol):
 
 
 @dataclass(slots=True)
-class Collected:
+class ChoiceBuffer:
     """One choice as collected from its chunks."""
 
     deltas: list[Delta] = field(default_factory=list)
@@ -64,7 +64,7 @@ class Collected:
         self.logprobs.extend(delta.logprobs)
 
 
-def collect(choices: Sequence[Collected], chunk: Chunk) -> None:
+def collect(choices: Sequence[ChoiceBuffer], chunk: Chunk) -> None:
     """The chunk in its choice. The prompt's log-probabilities are told with the first."""
     match chunk:
         case Delta():
@@ -77,7 +77,7 @@ def collect(choices: Sequence[Collected], chunk: Chunk) -> None:
             choices[0].prompt_logprobs = entries
 
 
-class ChatShape:
+class ChatFormat:
     id_prefix = "chatcmpl-"
     object = "chat.completion"
     chunk_object = "chat.completion.chunk"
@@ -94,7 +94,7 @@ class ChatShape:
             "finish_reason": finish_reason,
         }
 
-    def whole(self, index: int, parts: Collected) -> dict[str, Any]:
+    def whole(self, index: int, parts: ChoiceBuffer) -> dict[str, Any]:
         message = {"role": "assistant", "content": None, "refusal": None}
         return {
             "index": index,
@@ -104,7 +104,7 @@ class ChatShape:
         }
 
 
-class CompletionShape:
+class CompletionFormat:
     id_prefix = "cmpl-"
     object = "text_completion"
     chunk_object = "text_completion"
@@ -120,7 +120,7 @@ class CompletionShape:
             "finish_reason": finish_reason,
         }
 
-    def whole(self, index: int, parts: Collected) -> dict[str, Any]:
+    def whole(self, index: int, parts: ChoiceBuffer) -> dict[str, Any]:
         choice: dict[str, Any] = {
             "index": index,
             "text": parts.text,
@@ -132,21 +132,23 @@ class CompletionShape:
         return choice
 
 
-def envelope(shape: Shape, reserved: Reserved, *, streaming: bool) -> dict[str, Any]:
+def envelope(answer_format: ResponseFormat, reserved: Reserved, *, streaming: bool) -> dict[str, Any]:
     """The fields that every object of one answer shares."""
     return {
-        "id": f"{shape.id_prefix}{reserved.request_id.hex}",
-        "object": shape.chunk_object if streaming else shape.object,
+        "id": f"{answer_format.id_prefix}{reserved.request_id.hex}",
+        "object": answer_format.chunk_object if streaming else answer_format.object,
         "created": int(reserved.context.received_at.timestamp()),
         "model": reserved.served.id,
     }
 
 
-def whole_answer(shape: Shape, reserved: Reserved, bill: Bill, choices: Sequence[Collected]) -> dict[str, Any]:
-    body = envelope(shape, reserved, streaming=False)
-    body["choices"] = [shape.whole(index, parts) for index, parts in enumerate(choices)]
+def whole_answer(
+    answer_format: ResponseFormat, reserved: Reserved, bill: Bill, choices: Sequence[ChoiceBuffer]
+) -> dict[str, Any]:
+    body = envelope(answer_format, reserved, streaming=False)
+    body["choices"] = [answer_format.whole(index, parts) for index, parts in enumerate(choices)]
     body["usage"] = usage_object(reserved, bill.usage)
-    if isinstance(shape, ChatShape) and choices[0].prompt_logprobs is not None:
+    if isinstance(answer_format, ChatFormat) and choices[0].prompt_logprobs is not None:
         body["prompt_logprobs"] = prompt_logprobs_object(choices[0].prompt_logprobs)
     stop_cause = next((part.stop_cause for part in choices if part.stop_cause), None)
     body["x_esclusa"] = extension(reserved, bill, stop_cause)

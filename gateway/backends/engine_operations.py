@@ -69,7 +69,7 @@ class EngineOperations:
             return "drained"
         return "waking" if state == "asleep" and self._runs(model, EngineAction.WAKE) else state
 
-    def demand_accepting(self, model: str) -> None:
+    def require_accepting(self, model: str) -> None:
         """Raises `Unavailable` (503) while an operator keeps this engine from taking requests, or it is stuck."""
         state = self.state(model)
         if state == "stalled":

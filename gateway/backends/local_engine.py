@@ -203,7 +203,7 @@ class LocalBackend:
                 code="model_loading",
                 hint="wait for 200 at /readyz",
             )
-        self.operations.demand_accepting(card.id)
+        self.operations.require_accepting(card.id)
         return engine
 
     def _stage_of(self, model: str) -> tuple[str, float]:

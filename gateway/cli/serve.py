@@ -69,9 +69,9 @@ def serve(
         settings = settings.model_copy(update={"models": models})
     _demand_identity(settings)
     if settings.local.enabled:
-        from gateway.local.stack import demand_loopback
+        from gateway.local.stack import require_loopback
 
-        demand_loopback(settings.http.host)  # before anything listens
+        require_loopback(settings.http.host)  # before anything listens
     _run(settings)
 
 

@@ -38,7 +38,7 @@ NO_USAGE = Usage()
 
 
 @dataclass(frozen=True, slots=True)
-class Ending:
+class Completion:
     """How a request ended, before it is settled and priced."""
 
     outcome: Outcome
@@ -57,7 +57,7 @@ class Ending:
     """On the clock of `Clock.monotonic_s`."""
 
 
-Conclude = Callable[[Reserved, Ending], Coroutine[Any, Any, Concluded]]
+Conclude = Callable[[Reserved, Completion], Coroutine[Any, Any, Concluded]]
 """Settle and record. Runs shielded."""
 
 
@@ -70,7 +70,7 @@ class Bill:
 
 
 @dataclass(frozen=True, slots=True)
-class Authority:
+class StopConditions:
     """What may stop a running answer."""
 
     revoked: Callable[[], bool]
@@ -97,7 +97,7 @@ class Answer:
         reserved: Reserved,
         stream: AsyncIterator[Chunk],
         first: Chunk | None,
-        authority: Authority,
+        conditions: StopConditions,
         conclude: Conclude,
         finalizers: Finalizers,
         clock: Clock,
@@ -108,7 +108,7 @@ class Answer:
         self.stop_cause: str | None = None
         self._stream = stream
         self._first = first
-        self._authority = authority
+        self._conditions = conditions
         self._conclude = conclude
         self._finalizers = finalizers
         self._clock = clock
@@ -173,7 +173,7 @@ class Answer:
             await self._finish(outcome, failure)
 
     def _left_early(self) -> Outcome:
-        return Outcome.CLIENT_DISCONNECT if self._authority.gone() else Outcome.CANCELLED
+        return Outcome.CLIENT_DISCONNECT if self._conditions.gone() else Outcome.CANCELLED
 
     def _govern(self, chunk: Chunk) -> tuple[Chunk, ...]:
         """Count the chunk and decide whether the answer may go on after it."""
@@ -194,15 +194,15 @@ class Answer:
             return ()  # the backend has not noticed yet that this choice was stopped
         emitted = self._meter.tokens.get(delta.index, 0)
         after = self._meter.after(delta)
-        if is_open and after[0] > emitted >= self._authority.granted_tokens:
+        if is_open and after[0] > emitted >= self._conditions.granted_tokens:
             # A backend that does not keep its limit: nothing past the last granted token leaves or is billed.
-            return self._stop(delta.more(""), "budget" if self._authority.clamped else None, everything=False)
+            return self._stop(delta.more(""), "budget" if self._conditions.clamped else None, everything=False)
         self._meter.take(delta, after)
-        if self._open and self._authority.revoked():
+        if self._open and self._conditions.revoked():
             return self._stop(delta, "revoked", everything=True)
-        if self._open and not self._authority.permitted():
+        if self._open and not self._conditions.permitted():
             return self._stop(delta, "policy", everything=True)
-        deadline_s = self._authority.deadline_s
+        deadline_s = self._conditions.deadline_s
         if self._open and deadline_s is not None and self._clock.monotonic_s() > deadline_s:
             return self._stop(delta, "deadline", everything=True)
         return (delta,)
@@ -214,7 +214,7 @@ class Answer:
         self._meter.take(last)
         if end.signals is not None:
             self._signals = end.signals
-        if end.finish_reason == "length" and self._authority.clamped and end.stop_cause is None:
+        if end.finish_reason == "length" and self._conditions.clamped and end.stop_cause is None:
             end = replace(end, stop_cause="budget")
         self._close(end)
         return (end,)
@@ -283,7 +283,7 @@ class Answer:
         if self.concluded:
             return
         self.concluded = True
-        ending = Ending(
+        completion = Completion(
             outcome=outcome,
             status=200 if failure is None or self._streams else failure.status,
             usage=self._final_usage(outcome),
@@ -296,7 +296,7 @@ class Answer:
             completion_texts=self._kept_texts(),
             first_chunk_s=self._first_at,
         )
-        done = await self._finalizers.run(self._close_and_conclude(ending))
+        done = await self._finalizers.run(self._close_and_conclude(completion))
         self.bill = Bill(done.usage, done.cost_micro)
 
     def _kept_texts(self) -> tuple[str, ...] | None:
@@ -304,9 +304,9 @@ class Answer:
             return None
         return tuple("".join(self._texts.get(index, ())) for index in range(max(self._texts, default=-1) + 1))
 
-    async def _close_and_conclude(self, ending: Ending) -> Concluded:
+    async def _close_and_conclude(self, completion: Completion) -> Concluded:
         await close(self._stream)
-        return await self._conclude(self.reserved, ending)
+        return await self._conclude(self.reserved, completion)
 
     def _final_usage(self, outcome: Outcome) -> Usage:
         """Who left early pays what was made until then, also what was on its way."""

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gateway.flow.growth import grow
-from gateway.flow.laps import Laps
+from gateway.flow.evolve import evolve
 from gateway.flow.ports import Inspector, OutputGuard
-from gateway.flow.refusals import demand_inspector, demand_no_logprobs
+from gateway.flow.refusals import require_inspector, require_no_logprobs
+from gateway.flow.stage_timer import StageTimer
 from gateway.flow.stages import Authorized, Inspected, Reserved, Targeted
 from gateway.flow.values import Decision, Finding, Inspection
 
@@ -19,32 +19,32 @@ GUARDRAILS = ("off", "default", "strict")
 """The values of the two obligations, the strictest last."""
 
 
-async def inspected(inspector: Inspector | None, stage: Authorized, laps: Laps) -> Inspected:
+async def inspected(inspector: Inspector | None, stage: Authorized, timer: StageTimer) -> Inspected:
     """With the redacted request where something was taken out.
 
     Raises `InvalidRequest` for log-probabilities of an answer that is to be redacted, and `Unavailable` where the
-    obligations refuse what cannot be inspected. A block is in the value; `demand_clean` raises it.
+    obligations refuse what cannot be inspected. A block is in the value; `require_clean` raises it.
     """
-    return stage.inspected(await _seen(inspector, stage, stage.asked, laps))
+    return stage.inspected(await _seen(inspector, stage, stage.asked, timer))
 
 
-async def inspected_again(inspector: Inspector | None, target: Targeted, laps: Laps) -> Targeted:
+async def inspected_again(inspector: Inspector | None, target: Targeted, timer: StageTimer) -> Targeted:
     """Where the model that was chosen is under other duties than the one that was asked for. Raises the same."""
-    if _same_duties(target.asked, target.decision):
+    if _same_actions(target.asked, target.decision):
         return target
-    seen = await _seen(inspector, target, target.decision, laps)
+    seen = await _seen(inspector, target, target.decision, timer)
     findings = _together(target.findings, seen.findings)
-    return grow(target, inspection=seen, findings=findings, request=seen.request or target.request)
+    return evolve(target, inspection=seen, findings=findings, request=seen.request or target.request)
 
 
-async def _seen(inspector: Inspector | None, stage: Authorized, decision: Decision, laps: Laps) -> Inspection:
-    demand_no_logprobs(stage.request, decision)
+async def _seen(inspector: Inspector | None, stage: Authorized, decision: Decision, timer: StageTimer) -> Inspection:
+    require_no_logprobs(stage.request, decision)
     if inspector is None:
-        demand_inspector(decision)
+        require_inspector(decision)
         return Inspection()
-    started = laps.now()
+    started = timer.now()
     seen = await inspector.inspect_input(stage.request, decision)
-    laps.guard_us = laps.since(started) + (laps.guard_us or 0)
+    timer.guard_us = timer.since(started) + (timer.guard_us or 0)
     return seen
 
 
@@ -53,7 +53,7 @@ def guard_of(inspector: Inspector | None, reserved: Reserved) -> OutputGuard | N
     asked, decision = reserved.asked, reserved.decision
     if inspector is None:
         return None
-    if not _same_duties(asked, decision):
+    if not _same_actions(asked, decision):
         one, other = asked.obligations, decision.obligations
         obligations = replace(
             other,
@@ -72,7 +72,7 @@ def stricter(decision: Decision, than: Decision) -> bool:
     ) > GUARDRAILS.index(other.guardrails)
 
 
-def _same_duties(asked: Decision, decision: Decision) -> bool:
+def _same_actions(asked: Decision, decision: Decision) -> bool:
     if asked is decision:
         return True
     one, other = asked.obligations, decision.obligations

@@ -19,8 +19,8 @@ MOST_BYTES_PER_TOKEN = 32
 def used_so_far(stream: object) -> Usage | None:
     """What a backend's stream says that it has cost, read or not, also after it was closed; None where it cannot tell.
     Nothing for a request that has only waited."""
-    told = getattr(stream, "used", None)
-    return told() if callable(told) else None
+    read_usage = getattr(stream, "used", None)
+    return read_usage() if callable(read_usage) else None
 
 
 def echoed_bytes(request: ModelRequest | None) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from gateway.errors import GatewayError, InvalidRequest, Unavailable
-from gateway.flow.answer import Answer, Authority, Ending
+from gateway.flow.answer import Answer, Completion, StopConditions
 from gateway.flow.boundary import BOUNDARY, Finalizers, close
 from gateway.flow.budget import (
     estimate,
@@ -24,10 +24,9 @@ from gateway.flow.budget import (
 )
 from gateway.flow.charge import charged, limits_of
 from gateway.flow.context import Clock, RequestContext
+from gateway.flow.evolve import evolve
 from gateway.flow.first_byte import FirstByteFailed, at_once, backend_call, embedding
-from gateway.flow.growth import grow
 from gateway.flow.inspection import guard_of, inspected, inspected_again, stricter
-from gateway.flow.laps import Laps
 from gateway.flow.metering import used_so_far
 from gateway.flow.ports import (
     AuditLog,
@@ -40,7 +39,8 @@ from gateway.flow.ports import (
     Observer,
     Router,
 )
-from gateway.flow.refusals import costs_work, demand, demand_clean, unknown_model
+from gateway.flow.refusals import costs_work, require_clean, require_permitted, unknown_model
+from gateway.flow.stage_timer import StageTimer
 from gateway.flow.stages import (
     Authenticated,
     Authorized,
@@ -74,7 +74,7 @@ from gateway.flow.values import (
 
 
 @dataclass(frozen=True, slots=True)
-class Arrival:
+class IncomingRequest:
     """What the API hands over. The body is read only after the caller is known: strangers cost no parsing."""
 
     context: RequestContext
@@ -109,41 +109,41 @@ class Pipeline:
         self._salt, self._denial = salt, denial
         self.finalizers = Finalizers()
 
-    async def answer(self, arrival: Arrival) -> Answer:
+    async def answer(self, incoming: IncomingRequest) -> Answer:
         """Decide, reserve, record the intent and start. Returns once the first chunk is there.
 
         Raises `GatewayError` with the refusal; by then the refusal is settled and recorded.
         """
-        stage, laps = Received(context=arrival.context), Laps(self._clock, arrival.context.started_s)
+        stage, timer = Received(context=incoming.context), StageTimer(self._clock, incoming.context.started_s)
         stream: AsyncIterator[Chunk] | None = None
-        told = False  # True once the intent was handed to the audit log
+        intent_recorded = False  # True once the intent was handed to the audit log
         try:
             with BOUNDARY:
-                stage = caller = await self._authenticate(stage, arrival, laps)
+                stage = caller = await self._authenticate(stage, incoming, timer)
                 self._rate(limits_of(caller, self._authorizer))
-                stage = read = await self._receive(caller, arrival)
-                stage = authorized = self._authorize(read, laps)
-                demand(authorized.asked)
+                stage = read = await self._receive(caller, incoming)
+                stage = authorized = self._authorize(read, timer)
+                require_permitted(authorized.asked)
                 self._rate(authorized.asked.limits)
-                stage = clean = await inspected(self._inspector, authorized, laps)
-                demand_clean(clean.inspection)
-                stage = routed = self._route(clean, laps)
+                stage = clean = await inspected(self._inspector, authorized, timer)
+                require_clean(clean.inspection)
+                stage = routed = self._route(clean, timer)
                 candidates = routed.plan.candidates
                 for hop, card in enumerate(candidates):
                     stream = None
                     try:
                         stage = target = self._authorize_target(routed, card)
-                        demand(target.decision)
-                        stage = target = await inspected_again(self._inspector, target, laps)
-                        demand_clean(target.inspection)
+                        require_permitted(target.decision)
+                        stage = target = await inspected_again(self._inspector, target, timer)
+                        require_clean(target.inspection)
                         prepared = await backend_call(self._backend(card).prepare(target.request, card))
                         stage = target = bounded = self._estimate(target, card, prepared)
-                        stage = target = reserved = await self._reserve(bounded, card, hop, laps)
+                        stage = target = reserved = await self._reserve(bounded, card, hop, timer)
                         stream = at_once(partial(self._generate, reserved, prepared))
-                        if not told:
-                            told = True
+                        if not intent_recorded:
+                            intent_recorded = True
                             await self._audit.intent(reserved)  # durable while the backend already prefills
-                        return self._hand_over(reserved, stream, await backend_call(anext(stream, None)), arrival)
+                        return self._hand_over(reserved, stream, await backend_call(anext(stream, None)), incoming)
                     except FirstByteFailed as failed:
                         await close(stream)
                         if hop + 1 == len(candidates):
@@ -154,32 +154,34 @@ class Pipeline:
                         raise
                 raise unknown_model()
         except GatewayError as error:
-            refused = self._refuse(grow(stage, timings=laps.timings()), error, told=told)
+            refused = self._refuse(evolve(stage, timings=timer.timings()), error, intent_recorded=intent_recorded)
             if (instead := await self.finalizers.run(refused)) is not None:
                 raise instead from None
             raise
         except asyncio.CancelledError:
-            outcome = Outcome.CLIENT_DISCONNECT if arrival.gone() else Outcome.CANCELLED
-            await self.finalizers.run(self._abandon(grow(stage, timings=laps.timings()), outcome, stream, told=told))
+            outcome = Outcome.CLIENT_DISCONNECT if incoming.gone() else Outcome.CANCELLED
+            await self.finalizers.run(
+                self._abandon(evolve(stage, timings=timer.timings()), outcome, stream, intent_recorded=intent_recorded)
+            )
             raise
 
     # ------------------------------------------------------------------------------------------ stages 2 to 9
 
-    async def _authenticate(self, stage: Received, arrival: Arrival, laps: Laps) -> Authenticated:
-        started = laps.now()
-        principal = await self._authenticator.authenticate(arrival.credential(), stage.context)
-        laps.auth_us = laps.since(started)
+    async def _authenticate(self, stage: Received, incoming: IncomingRequest, timer: StageTimer) -> Authenticated:
+        started = timer.now()
+        principal = await self._authenticator.authenticate(incoming.credential(), stage.context)
+        timer.auth_us = timer.since(started)
         return stage.authenticated(principal)
 
-    async def _receive(self, caller: Authenticated, arrival: Arrival) -> Read:
-        request = await arrival.receive()
+    async def _receive(self, caller: Authenticated, incoming: IncomingRequest) -> Read:
+        request = await incoming.receive()
         return caller.read(request, prompt_digest(request))
 
-    def _authorize(self, read: Read, laps: Laps) -> Authorized:
+    def _authorize(self, read: Read, timer: StageTimer) -> Authorized:
         """On the model as asked: refuses early, and tells hidden from forbidden."""
-        started, card = laps.now(), self._card(read.request.model)
+        started, card = timer.now(), self._card(read.request.model)
         decision = self._authorizer.decide(read.principal, read.request.action, card, read.context)
-        laps.policy_us = laps.since(started)
+        timer.policy_us = timer.since(started)
         return read.authorized(decision)
 
     def _rate(self, limits: Iterable[LimitRule]) -> None:
@@ -188,9 +190,9 @@ class Pipeline:
         if (verdict := self._limiter.precheck(limits)) is not None and not verdict.allowed:
             raise self._denial(verdict)
 
-    def _route(self, stage: Inspected, laps: Laps) -> Routed:
+    def _route(self, stage: Inspected, timer: StageTimer) -> Routed:
         """Over permitted real models only, so that `auto` never becomes a way round."""
-        request, started = stage.request, laps.now()
+        request, started = stage.request, timer.now()
         asked = self._card(request.model)
         if not asked.virtual and request.action not in asked.actions:
             raise InvalidRequest(
@@ -200,7 +202,7 @@ class Pipeline:
                 hint="GET /v1/models lists what each model serves",
             )
         plan = self._router.plan(request, asked, self._permitted(stage) if asked.virtual else (asked,))
-        laps.route_us = laps.since(started)
+        timer.route_us = timer.since(started)
         return stage.routed(plan)
 
     def _permitted(self, stage: Read) -> tuple[ModelCard, ...]:
@@ -225,16 +227,16 @@ class Pipeline:
         tokens = rough_prompt_tokens(target.request) if counted is None else counted
         return target.estimated(estimate(target.request, card, obligations, tokens, exact=counted is not None))
 
-    async def _reserve(self, bounded: Estimated, card: ModelCard, hop: int, laps: Laps) -> Reserved:
+    async def _reserve(self, bounded: Estimated, card: ModelCard, hop: int, timer: StageTimer) -> Reserved:
         """A fallback is still the same request: it claims tokens on the new model and is not counted twice."""
-        started, limits = laps.now(), bounded.decision.limits
+        started, limits = timer.now(), bounded.decision.limits
         if hop > 0:
             limits = tuple(replace(rule, requests=None) for rule in limits)
         verdict = await self._limiter.reserve(limits, bounded.estimate, card)
         if not verdict.allowed or verdict.reservation is None:
             raise self._denial(verdict)
-        laps.limits_us, laps.overhead_us = laps.since(started), laps.since(laps.started_s)
-        return bounded.reserved(verdict.reservation, card, laps.timings())
+        timer.limits_us, timer.overhead_us = timer.since(started), timer.since(timer.started_s)
+        return bounded.reserved(verdict.reservation, card, timer.timings())
 
     def _generate(self, reserved: Reserved, prepared: Prepared) -> AsyncIterator[Chunk]:
         request, card, obligations = reserved.request, reserved.served, reserved.decision.obligations
@@ -258,19 +260,19 @@ class Pipeline:
         )
 
     def _hand_over(
-        self, reserved: Reserved, stream: AsyncIterator[Chunk], first: Chunk | None, arrival: Arrival
+        self, reserved: Reserved, stream: AsyncIterator[Chunk], first: Chunk | None, incoming: IncomingRequest
     ) -> Answer:
         granted = granted_tokens(reserved.estimate, reserved.reservation)
-        authority = Authority(
+        conditions = StopConditions(
             revoked=lambda: self._authenticator.is_revoked(reserved.principal),
-            gone=arrival.gone,
+            gone=incoming.gone,
             permitted=self._permission(reserved),
             granted_tokens=granted,
             clamped=granted < reserved.estimate.max_output_tokens,
             deadline_s=reserved.context.deadline_s,
         )
         guard = guard_of(self._inspector, reserved)
-        return Answer(reserved, stream, first, authority, self._conclude, self.finalizers, self._clock, guard)
+        return Answer(reserved, stream, first, conditions, self._conclude, self.finalizers, self._clock, guard)
 
     def _permission(self, reserved: Reserved) -> Callable[[], bool]:
         """Asked between chunks: decides again only when the policy or the caller's rights have changed. Without a
@@ -280,41 +282,41 @@ class Pipeline:
 
         def permitted() -> bool:
             nonlocal seen, caller
-            present = self._authenticator.present(reserved.principal)
-            if present is not caller and present == caller:
-                caller = present
+            current = self._authenticator.current(reserved.principal)
+            if current is not caller and current == caller:
+                caller = current
             try:
-                if authorizer.version == seen and present is caller:
+                if authorizer.version == seen and current is caller:
                     return True
-                decision = authorizer.decide(present, action, card, reserved.context)
+                decision = authorizer.decide(current, action, card, reserved.context)
             except Unavailable:
                 return False
-            seen, caller = decision.policy_version, present
+            seen, caller = decision.policy_version, current
             return decision.allowed and not stricter(decision, reserved.decision)
 
         return permitted
 
     # -------------------------------------------------------------------------------- stages 11 and 12, refusals
 
-    async def _conclude(self, stage: Received, ending: Ending, charge: Reservation | None = None) -> Concluded:
+    async def _conclude(self, stage: Received, completion: Completion, charge: Reservation | None = None) -> Concluded:
         """Settle what was used and write the completion: durable before the last byte in strict mode."""
-        started_s, first_s, served = stage.context.started_s, ending.first_chunk_s, served_of(stage)
+        started_s, first_s, served = stage.context.started_s, completion.first_chunk_s, served_of(stage)
         claim = stage.reservation if isinstance(stage, Reserved) else charge
         done = Concluded(
             stage=stage,
-            outcome=ending.outcome,
-            status=ending.status,
+            outcome=completion.outcome,
+            status=completion.status,
             claim=claim,
-            usage=ending.usage,
-            cost_micro=usage_cost(served, ending.usage) if served is not None else 0,
-            signals=ending.signals,
-            finish_reason=ending.finish_reason,
-            stop_cause=ending.stop_cause,
-            failure=ending.failure,
-            findings=(*findings_of(stage), *ending.findings),
-            response_digest=ending.response_digest,
-            completion_texts=ending.completion_texts,
-            timings=grow(
+            usage=completion.usage,
+            cost_micro=usage_cost(served, completion.usage) if served is not None else 0,
+            signals=completion.signals,
+            finish_reason=completion.finish_reason,
+            stop_cause=completion.stop_cause,
+            failure=completion.failure,
+            findings=(*findings_of(stage), *completion.findings),
+            response_digest=completion.response_digest,
+            completion_texts=completion.completion_texts,
+            timings=evolve(
                 stage.timings,
                 ttft_us=round((first_s - started_s) * 1e6) if first_s is not None else None,
                 total_us=round((self._clock.monotonic_s() - started_s) * 1e6),
@@ -336,7 +338,7 @@ class Pipeline:
         plan = replace(target.plan, route="fallback", reason=f"{target.plan.reason}; {card.id} unavailable")
         return target.fell_back(plan, card)
 
-    async def _refuse(self, stage: Received, error: GatewayError, *, told: bool) -> GatewayError | None:
+    async def _refuse(self, stage: Received, error: GatewayError, *, intent_recorded: bool) -> GatewayError | None:
         """A refusal has both records too; the intent only where none was written yet.
 
         Returns the error to answer instead, where a limit has no room for the request that this refusal costs.
@@ -349,19 +351,21 @@ class Pipeline:
                 instead.detail = f"{instead.detail or 'a budget'}; in place of {error.status} {error.code}"
                 error = instead
         failure = Failure(error.status, error.code, error.message, error.detail)
-        ending = Ending(Outcome.DENIED if error.denies else Outcome.ERROR, error.status, failure=failure)
+        completion = Completion(Outcome.DENIED if error.denies else Outcome.ERROR, error.status, failure=failure)
         unaudited = error.code == "audit_unavailable"
-        if not told and not unaudited:
-            await self._audit.intent(Concluded.unrun(stage, ending.outcome, ending.status, ending.failure, charge))
+        if not intent_recorded and not unaudited:
+            await self._audit.intent(
+                Concluded.unrun(stage, completion.outcome, completion.status, completion.failure, charge)
+            )
         try:
-            await self._conclude(stage, ending, charge)
+            await self._conclude(stage, completion, charge)
         except Unavailable:
             if not unaudited:
                 raise
         return instead
 
     async def _abandon(
-        self, stage: Received, outcome: Outcome, stream: AsyncIterator[Chunk] | None, *, told: bool
+        self, stage: Received, outcome: Outcome, stream: AsyncIterator[Chunk] | None, *, intent_recorded: bool
     ) -> None:
         """The caller left before the first chunk: what was prefilled was still used, a place in the queue was not. It
         was a request also where no more than a part of its body came."""
@@ -372,10 +376,12 @@ class Pipeline:
         if usage is None:
             bound = stage.estimate if stream is not None and isinstance(stage, Reserved) else None
             usage = Usage(bound.prompt_tokens if bound is not None else 0, source="estimated")
-        ending = Ending(outcome, CLIENT_CLOSED, usage)
-        if not told:
-            await self._audit.intent(Concluded.unrun(stage, ending.outcome, ending.status, ending.failure, charge))
-        await self._conclude(stage, ending, charge)
+        completion = Completion(outcome, CLIENT_CLOSED, usage)
+        if not intent_recorded:
+            await self._audit.intent(
+                Concluded.unrun(stage, completion.outcome, completion.status, completion.failure, charge)
+            )
+        await self._conclude(stage, completion, charge)
 
     def _card(self, model: str) -> ModelCard:
         card = self._catalog.get(model)

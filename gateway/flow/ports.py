@@ -49,7 +49,7 @@ class Authenticator(Protocol):
         """Cheap, local, no I/O: asked between chunks of a running answer."""
         ...
 
-    def present(self, principal: Principal) -> Principal:
+    def current(self, principal: Principal) -> Principal:
         """The same caller with the rights it has now. As cheap, and asked as often."""
         ...
 

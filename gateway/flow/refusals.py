@@ -6,7 +6,7 @@ from gateway.errors import BlockedByPolicy, GatewayError, InvalidRequest, NotFou
 from gateway.flow.values import Decision, Inspection, ModelRequest
 
 
-def demand(decision: Decision) -> None:
+def require_permitted(decision: Decision) -> None:
     """Raises `NotPermitted` (403), or `NotFound` (404) where the policy hides models."""
     if not decision.allowed:
         if decision.hidden:
@@ -20,7 +20,7 @@ def demand(decision: Decision) -> None:
         )
 
 
-def demand_clean(inspection: Inspection | None) -> None:
+def require_clean(inspection: Inspection | None) -> None:
     """Raises `BlockedByPolicy` (400) with the category, never with the matched text."""
     if inspection is not None and inspection.action == "block":
         category = next((found.category for found in inspection.findings if found.action == "block"), None)
@@ -31,7 +31,7 @@ def blocked(category: str | None, message: str) -> BlockedByPolicy:
     return BlockedByPolicy(message, param=category, hint="`param` names what was found; leave it out and ask again")
 
 
-def demand_no_logprobs(request: ModelRequest, decision: Decision) -> None:
+def require_no_logprobs(request: ModelRequest, decision: Decision) -> None:
     """Log-probabilities name every token, so they would show what is taken out of the answer."""
     if request.params.logprobs and decision.obligations.redaction in ("redact", "block"):
         raise InvalidRequest(
@@ -42,7 +42,7 @@ def demand_no_logprobs(request: ModelRequest, decision: Decision) -> None:
         )
 
 
-def demand_inspector(decision: Decision) -> None:
+def require_inspector(decision: Decision) -> None:
     """No inspector is configured: an obligation that needs one refuses instead of being forgotten."""
     if decision.obligations.redaction in ("redact", "block") or decision.obligations.guardrails == "strict":
         raise Unavailable(

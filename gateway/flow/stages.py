@@ -12,7 +12,7 @@ from typing import TypeAlias
 from uuid import UUID
 
 from gateway.flow.context import RequestContext
-from gateway.flow.growth import advance
+from gateway.flow.evolve import advance
 from gateway.flow.values import (
     ANONYMOUS,
     Decision,

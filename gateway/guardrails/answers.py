@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.errors import Unavailable
 from gateway.flow.values import ChoiceEnd, Chunk, Delta, Finding
-from gateway.guardrails.duties import Duties, Tally
+from gateway.guardrails.actions import GuardrailActions, Tally
 from gateway.guardrails.scan import scan
 from gateway.guardrails.spans import mark
 from gateway.guardrails.timebox import Between, NotInspected, Timebox
@@ -34,8 +34,8 @@ class Choice:
 class AnswerGuard:
     """Implements `flow.ports.OutputGuard`."""
 
-    def __init__(self, duties: Duties, timebox: Timebox, *, as_json: bool = False) -> None:
-        self._duties = duties
+    def __init__(self, actions: GuardrailActions, timebox: Timebox, *, as_json: bool = False) -> None:
+        self._actions = actions
         self._timebox = timebox
         self._as_json = as_json
         self._choices: dict[int, Choice] = {}
@@ -54,7 +54,7 @@ class AnswerGuard:
         return await self._delta(chunk, last=False) if isinstance(chunk, Delta) else (chunk,)
 
     async def _delta(self, delta: Delta, *, last: bool) -> tuple[Delta, ...]:
-        rewrites = self._duties.rewrites
+        rewrites = self._actions.rewrites
         if delta.logprobs and rewrites:
             delta = replace(delta, logprobs=())  # an upstream's, unasked: they name every token
         if not (delta.text or last):
@@ -82,15 +82,15 @@ class AnswerGuard:
         """What is held of a part that has ended."""
         text = await self._through(choice, "", last=True)
         choice.window, choice.quoted = Window(scan), False
-        return (choice.latest.more(text),) if text and self._duties.rewrites else ()
+        return (choice.latest.more(text),) if text and self._actions.rewrites else ()
 
     async def _through(self, choice: Choice, text: str, *, last: bool) -> str:
         window, held = choice.window, choice.window.held
         if self._given_up:
             return self._uninspected(choice, text)
 
-        def work(between: Between) -> list[Released]:
-            return list(in_slices(window, text, between, last=last))
+        def work(check_deadline: Between) -> list[Released]:
+            return list(in_slices(window, text, check_deadline, last=last))
 
         try:
             if len(text) + len(held) <= AT_ONCE:
@@ -106,7 +106,7 @@ class AnswerGuard:
     def _shown(self, choice: Choice, released: Released) -> str:
         pieces, at, text = list[str](), 0, released.text
         for span in released.spans:
-            act = self._duties.act(span)
+            act = self._actions.act(span)
             self._tally.span(span, act, "answer")
             if act == "block" and self.blocked is None:
                 self.blocked = span.category
@@ -136,7 +136,7 @@ class AnswerGuard:
         return held + text
 
     def _give_up(self, error: NotInspected) -> None:
-        if self._duties.closed:
+        if self._actions.closed:
             raise Unavailable(
                 "Policy asks for an inspection of this answer, and it could not be made.",
                 code="guardrails_unavailable",

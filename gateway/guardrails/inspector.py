@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from gateway.errors import Unavailable
 from gateway.flow.values import Decision, EmbeddingRequest, GenerationParams, Inspection, ModelRequest
+from gateway.guardrails.actions import GuardrailActions, Tally, actions_of
 from gateway.guardrails.answers import AnswerGuard
-from gateway.guardrails.duties import Duties, Tally, duties_of
 from gateway.guardrails.prompts import Prompts, constraints
 from gateway.guardrails.timebox import NotInspected, Timebox
 from gateway.settings import GuardrailSettings
 
 CLEAN = Inspection()
-STORED = Duties(proven="redact", likely="redact", phrases=None, closed=True)
+STORED = GuardrailActions(proven="redact", likely="redact", phrases=None, closed=True)
 
 
 class GuardrailInspector:
@@ -23,15 +23,15 @@ class GuardrailInspector:
         self._timebox = Timebox(timeout_s=settings.timeout_ms / 1000, workers=settings.workers)
 
     async def inspect_input(self, request: ModelRequest, decision: Decision) -> Inspection:
-        duties = duties_of(decision.obligations)
-        if duties is None:
+        actions = actions_of(decision.obligations)
+        if actions is None:
             return CLEAN
         try:
             return await self._timebox.run(
-                lambda between: Prompts(duties, between).inspect(request), size=_size(request)
+                lambda check_deadline: Prompts(actions, check_deadline).inspect(request), size=_size(request)
             )
         except NotInspected as error:
-            if duties.closed:
+            if actions.closed:
                 raise unavailable(error) from None
             tally = Tally("in")
             tally.not_inspected("request")
@@ -43,18 +43,20 @@ class GuardrailInspector:
         # What steers an answer is not stored.
         texts = request if isinstance(request, EmbeddingRequest) else replace(request, params=GenerationParams())
         try:
-            seen = await self._timebox.run(lambda between: Prompts(STORED, between).inspect(texts), size=_size(texts))
+            seen = await self._timebox.run(
+                lambda check_deadline: Prompts(STORED, check_deadline).inspect(texts), size=_size(texts)
+            )
         except NotInspected:
             return None
         return None if seen.action == "block" else seen.request or texts
 
     def guard_output(self, request: ModelRequest, decision: Decision) -> AnswerGuard | None:
-        duties = duties_of(decision.obligations)
-        if duties is None or duties.proven is None or isinstance(request, EmbeddingRequest):
+        actions = actions_of(decision.obligations)
+        if actions is None or actions.proven is None or isinstance(request, EmbeddingRequest):
             return None
         grammar = request.params.grammar
         return AnswerGuard(
-            duties, self._timebox, as_json=grammar is not None and grammar["type"] in ("json_object", "json_schema")
+            actions, self._timebox, as_json=grammar is not None and grammar["type"] in ("json_object", "json_schema")
         )
 
     def close(self) -> None:

@@ -47,45 +47,45 @@ PHRASES = tuple(phrase(category, rule) for category, rules in RULES.items() for 
 TELLING = frozenset().union(*(known.telling for known in PHRASES))
 
 
-def count_phrases(text: str, slice_chars: int, between: Callable[[], None]) -> dict[str, int]:
-    """How often each category occurs. Works slice by slice and calls `between` before each one (it may raise)."""
+def count_phrases(text: str, slice_chars: int, check_deadline: Callable[[], None]) -> dict[str, int]:
+    """How often each category occurs. Calls `check_deadline` before each slice (it may raise)."""
     parts = [" "]
     for at in range(0, len(text), slice_chars):
-        between()
+        check_deadline()
         part = plain_words(text[at : at + slice_chars])
         parts.append(part.lstrip() if parts[-1].endswith(" ") else part)
     plain = "".join(parts) + " "
     # The second reading is for what the first did not find.
-    return _counts(plain, slice_chars, between) or _counts(
-        _undisguised(plain, slice_chars, between), slice_chars, between
+    return _counts(plain, slice_chars, check_deadline) or _counts(
+        _undisguised(plain, slice_chars, check_deadline), slice_chars, check_deadline
     )
 
 
-def _counts(reading: str, slice_chars: int, between: Callable[[], None]) -> dict[str, int]:
+def _counts(reading: str, slice_chars: int, check_deadline: Callable[[], None]) -> dict[str, int]:
     counts: dict[str, int] = {}
-    words = _matched(reading, slice_chars, between)
+    words = _matched(reading, slice_chars, check_deadline)
     for known in PHRASES:
         if not known.telling.isdisjoint(words):
-            found = sum(1 for _ in _matches(known.pattern, reading, slice_chars, between))
+            found = sum(1 for _ in _matches(known.pattern, reading, slice_chars, check_deadline))
             if found:
                 counts[known.category] = counts.get(known.category, 0) + found
     return counts
 
 
-def _matched(words: str, slice_chars: int, between: Callable[[], None]) -> set[str]:
+def _matched(words: str, slice_chars: int, check_deadline: Callable[[], None]) -> set[str]:
     """The telling words among `words`; a word at the end of a slice is whole in the overlap."""
     found: set[str] = set()
     for at in range(0, len(words), slice_chars):
-        between()
+        check_deadline()
         found |= TELLING.intersection(words[at : at + slice_chars + OVERLAP].split())
     return found
 
 
-def _undisguised(words: str, slice_chars: int, between: Callable[[], None]) -> str:
+def _undisguised(words: str, slice_chars: int, check_deadline: Callable[[], None]) -> str:
     """Read without disguises, in slices that end where a word does; empty where there is none."""
     parts, disguised, at = [], False, 0
     while at < len(words):
-        between()
+        check_deadline()
         end = words.find(" ", at + slice_chars, at + slice_chars + OVERLAP)
         end = at + slice_chars if end < 0 else end
         part = words[at:end]
@@ -97,11 +97,11 @@ def _undisguised(words: str, slice_chars: int, between: Callable[[], None]) -> s
 
 
 def _matches(
-    pattern: re.Pattern[str], words: str, slice_chars: int, between: Callable[[], None]
+    pattern: re.Pattern[str], words: str, slice_chars: int, check_deadline: Callable[[], None]
 ) -> Iterator[re.Match[str]]:
     free = 0
     for at in range(0, len(words), slice_chars):
-        between()
+        check_deadline()
         stop = min(at + slice_chars, len(words))
         for match in pattern.finditer(words, max(at, free), min(stop + OVERLAP, len(words))):
             if match.start() >= stop:

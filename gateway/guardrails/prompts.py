@@ -9,8 +9,8 @@ from typing import Any
 
 from gateway.flow.parts import rewritten
 from gateway.flow.values import ChatRequest, CompletionRequest, EmbeddingRequest, Inspection, Message, ModelRequest
+from gateway.guardrails.actions import GuardrailActions, Tally
 from gateway.guardrails.detectors.secrets import NAME as SECRETS
-from gateway.guardrails.duties import Duties, Tally
 from gateway.guardrails.phrases import NAME as PHRASES
 from gateway.guardrails.phrases import count_phrases
 from gateway.guardrails.scan import scan
@@ -23,15 +23,15 @@ from gateway.guardrails.window import SLICE, Window, in_slices
 class Prompts:
     """One inspection of one request."""
 
-    def __init__(self, duties: Duties, between: Between) -> None:
-        self._duties = duties
-        self._between = between
+    def __init__(self, actions: GuardrailActions, check_deadline: Between) -> None:
+        self._actions = actions
+        self._between = check_deadline
         self._tally = Tally("in")
         self._blocked = False
         self._redacted = False
 
     def inspect(self, request: ModelRequest) -> Inspection:
-        """Raises `OutOfTime` through `between`."""
+        """Raises `OutOfTime` through `check_deadline`."""
         texts = self._texts(request)
         for text in constraints(request):
             self._fixed(text)
@@ -65,13 +65,13 @@ class Prompts:
     def _seams(self, messages: list[Message]) -> tuple[Message, ...]:
         """Findings that only the messages together hold."""
         texts = [text for message in messages for text in message.texts]
-        if self._duties.proven is None or len(texts) < 2:
+        if self._actions.proven is None or len(texts) < 2:
             return tuple(messages)
         roles = [message.role for message in messages for _ in message.texts]
         removed: dict[int, list[Span]] = {}
         for parts in seams(texts, roles, scan, self._between):
             span = parts[0].span
-            act = self._duties.act(span)
+            act = self._actions.act(span)
             self._tally.span(span, act, roles[parts[0].index])
             self._blocked |= act == "block"
             if act != "flag":
@@ -89,17 +89,17 @@ class Prompts:
 
     def _text(self, text: str, where: str) -> str:
         """The text itself where nothing had to be replaced."""
-        if self._duties.phrases is not None:
+        if self._actions.phrases is not None:
             for category, count in count_phrases(text, SLICE, self._between).items():
-                self._tally.add(PHRASES, category, self._duties.phrases, certain=False, where=where, count=count)
-                self._blocked |= self._duties.phrases == "block"
-        if self._duties.proven is None:
+                self._tally.add(PHRASES, category, self._actions.phrases, certain=False, where=where, count=count)
+                self._blocked |= self._actions.phrases == "block"
+        if self._actions.proven is None:
             return text
         pieces, changed = [], False
         for done in in_slices(Window(scan), text, self._between, last=True):
             removed = []
             for span in done.spans:
-                act = self._duties.act(span)
+                act = self._actions.act(span)
                 self._tally.span(span, act, where)
                 self._blocked |= act == "block"
                 if act != "flag":
@@ -112,18 +112,18 @@ class Prompts:
     def _fixed(self, text: str) -> None:
         """Stop strings and constraints on the answer cannot be rewritten: what would have to be, refuses. What only
         looks like a password is left: schemas name their fields so."""
-        if self._duties.proven is None:
+        if self._actions.proven is None:
             return
         for done in in_slices(Window(scan), text, self._between, last=True):
             for span in done.spans:
-                refuse = self._duties.rewrites and (span.certain or span.detector != SECRETS)
+                refuse = self._actions.rewrites and (span.certain or span.detector != SECRETS)
                 self._tally.span(span, "block" if refuse else "flag", "parameters")
                 self._blocked |= refuse
 
     def _unreadable(self) -> None:
         """A prompt of token ids: only the model's tokenizer could read it."""
-        self._tally.not_inspected("prompt", "block" if self._duties.closed else "flag")
-        self._blocked |= self._duties.closed
+        self._tally.not_inspected("prompt", "block" if self._actions.closed else "flag")
+        self._blocked |= self._actions.closed
 
 
 def constraints(request: ModelRequest) -> Iterator[str]:

@@ -33,14 +33,14 @@ class Part:
 
 
 def seams(
-    texts: Sequence[str], groups: Sequence[str], scan: Scan, between: Callable[[], None]
+    texts: Sequence[str], groups: Sequence[str], scan: Scan, check_deadline: Callable[[], None]
 ) -> Iterator[tuple[Part, ...]]:
     """Spans over messages that follow each other, and over those of one group (a role) with others between.
 
-    `between` is called before each message; it may raise.
+    `check_deadline` is called before each message; it may raise.
     """
     for index in range(len(texts) - 1):
-        between()
+        check_deadline()
         tail = texts[index][-TAIL:]
         if not tail or safe_cut(tail + "\n") > len(tail):
             continue

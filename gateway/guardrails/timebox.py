@@ -71,12 +71,12 @@ class Timebox:
         """In the thread."""
         started = time.thread_time()
 
-        def between() -> None:
+        def check_deadline() -> None:
             if abandoned.is_set() or time.thread_time() - started > self._timeout_s:
                 raise OutOfTime
 
-        between()
-        return work(between)
+        check_deadline()
+        return work(check_deadline)
 
     def at_once(self, work: Callable[[Between], T]) -> T:
         """For texts of a few hundred characters, which cost less than a thread. Raises `NotInspected`."""

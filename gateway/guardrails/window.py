@@ -100,10 +100,10 @@ class Window:
         return piece[min(ends) :] if ends else ""
 
 
-def in_slices(window: Window, text: str, between: Between, *, last: bool) -> Iterator[Released]:
-    """Put `text` through slice by slice, with a call of `between` before each; it may raise."""
+def in_slices(window: Window, text: str, check_deadline: Between, *, last: bool) -> Iterator[Released]:
+    """Put `text` through slice by slice, with a call of `check_deadline` before each; it may raise."""
     for at in range(0, max(1, len(text)), SLICE):
-        between()
+        check_deadline()
         yield window.advance(text[at : at + SLICE], last=last and at + SLICE >= len(text))
 
 

@@ -119,7 +119,7 @@ class AccountService:
             created_by=caller.name,
             created_at=self._clock.now(),
         )
-        self._demand(caller, _rights(account))
+        self._require(caller, _rights(account))
         try:
             await self._repository.add_account(account, request)
         except KeyTaken:
@@ -161,7 +161,7 @@ class AccountService:
             version=before.version + 1,
         )
         if not _only_narrower(before, after):
-            self._demand(caller, _rights(after))
+            self._require(caller, _rights(after))
         if not await self._repository.change_account(after, expected_version=expected_version):
             raise _stale(await self.account(caller, account_id))
         await self._propagate()
@@ -202,7 +202,7 @@ class AccountService:
             created_at=now,
             expires_at=now + asked.lifetime,
         )
-        self._demand(caller, _key_rights(record))
+        self._require(caller, _key_rights(record))
         try:
             await self._repository.add_key(self._ids.uuid7(), record, request)
         except KeyTaken:
@@ -235,7 +235,7 @@ class AccountService:
             last_used_at=None,
             lineage=old.lineage or old.key_id,
         )
-        self._demand(caller, _key_rights(record))
+        self._require(caller, _key_rights(record))
         ends = min(old.expires_at, now + overlap)
         try:
             await self._repository.add_key(self._ids.uuid7(), record, request, replaces=old.key_id, old_expires_at=ends)
@@ -255,7 +255,7 @@ class AccountService:
 
     # -------------------------------------------------------------------------------------------- guards
 
-    def _demand(self, caller: Caller, asked: Rights) -> None:
+    def _require(self, caller: Caller, asked: Rights) -> None:
         held: frozenset[str] = frozenset()
         if self._held_roles is not None:
             held = self._held_roles(caller.principal, caller.context)

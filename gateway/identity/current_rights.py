@@ -19,7 +19,7 @@ FORGET_S = 30.0
 """A key that no running answer asked about for so long is read no more; the next question takes it up again."""
 
 
-class PresentRights:
+class CurrentRights:
     """`of` between the chunks of an answer, `refresh` whenever something may have changed; one event loop."""
 
     def __init__(self, repository: ApiKeyRepository, clock: Clock) -> None:

@@ -17,7 +17,7 @@ from gateway.errors import GatewayError, Unauthenticated
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.values import Credential, Principal
 from gateway.identity.api_keys import ApiKeyRepository, ApiKeyVerifier, looks_like_api_key
-from gateway.identity.current_rights import PresentRights
+from gateway.identity.current_rights import CurrentRights
 from gateway.identity.jwks import KeySetManager, KeySetStatus
 from gateway.identity.key_lookup import KeyLookup
 from gateway.identity.key_source import FileKeySource, HttpKeyFetcher, HttpKeySource, KeyFetcher, KeySource
@@ -84,7 +84,7 @@ class IdentityService:
         self._revocations = revocations
         self._lookup = None if keys is None else KeyLookup(keys, settings, clock, copies=copies, changes=self._changes)
         self._api_keys = ApiKeyVerifier(self._lookup, settings, clock) if self._lookup is not None else None
-        self._present = PresentRights(keys, clock) if keys is not None else None
+        self._present = CurrentRights(keys, clock) if keys is not None else None
         self._refusals: Counter[str] = Counter()
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -203,7 +203,7 @@ class IdentityService:
         """Local, a few dictionary look-ups: asked between the chunks of a running answer."""
         return self._revocations is not None and self._revocations.contains(principal)
 
-    def present(self, principal: Principal) -> Principal:
+    def current(self, principal: Principal) -> Principal:
         """Local: the same caller with the rights it has now, which an account's administrator may have narrowed."""
         return principal if self._present is None else self._present.of(principal)
 

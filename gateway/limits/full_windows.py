@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from gateway.flow.values import LimitRule, LimitVerdict
 from gateway.limits.claim import BoundRule, Claim, Refusal
 from gateway.limits.dimensions import BY_NAME
+from gateway.limits.messages import refusal_text
 from gateway.limits.verdict import refused
 from gateway.limits.windows import carried_over, sliding_wait_ms
-from gateway.limits.wording import refusal_text
 
 REMEMBER_S = 2.0
 """How long a full window is believed without asking; a reset or a raised limit is seen after that."""
@@ -23,7 +23,7 @@ _WINDOW = ("scope", "window", "window_s", "sliding", "tz", "currency", "on_store
 
 
 @dataclass(frozen=True, slots=True)
-class _Full:
+class _ExhaustedWindow:
     refusal: Refusal
     bound: BoundRule
     verdict: LimitVerdict
@@ -37,7 +37,7 @@ class FullWindows:
     """Times are monotonic seconds."""
 
     def __init__(self) -> None:
-        self._full: dict[tuple[str, str], _Full] = {}
+        self._full: dict[tuple[str, str], _ExhaustedWindow] = {}
 
     def remember(self, refusal: Refusal, bound: BoundRule, verdict: LimitVerdict, now_s: float) -> None:
         """Keeps it only where the window itself is used up, whatever a request asks for."""
@@ -47,8 +47,8 @@ class FullWindows:
             self._full.clear()
         rule = bound.rule
         ends_s = now_s + _full_for_ms(refusal, bound) / 1000
-        told = replace(verdict, reason=refusal_text(rule, bound.window, refusal, measured=False))
-        self._full[rule.id, rule.scope_key] = _Full(refusal, bound, told, now_s + REMEMBER_S, ends_s)
+        remembered = replace(verdict, reason=refusal_text(rule, bound.window, refusal, measured=False))
+        self._full[rule.id, rule.scope_key] = _ExhaustedWindow(refusal, bound, remembered, now_s + REMEMBER_S, ends_s)
 
     def forget(self, rules: Sequence[LimitRule]) -> None:
         for rule in rules:
@@ -75,7 +75,7 @@ class FullWindows:
                 return replace(refused(refusal, [full.bound], local=True), retry_after_s=full.ends_s - now_s)
         return None
 
-    def _known(self, rule: LimitRule, now_s: float) -> _Full | None:
+    def _known(self, rule: LimitRule, now_s: float) -> _ExhaustedWindow | None:
         full = self._full.get((rule.id, rule.scope_key))
         if full is not None and (now_s >= full.ends_s or not _same_window(full, rule)):
             del self._full[rule.id, rule.scope_key]
@@ -97,7 +97,7 @@ def _full_for_ms(refusal: Refusal, bound: BoundRule) -> int:
     return sliding_wait_ms(refusal.limit, refusal.used, refusal.previous, 1, window, now_ms)
 
 
-def _same_window(full: _Full, rule: LimitRule) -> bool:
+def _same_window(full: _ExhaustedWindow, rule: LimitRule) -> bool:
     """Whether `rule` still sets the limit that was seen used up. What else it limits is another matter: the claim of a
     refused request asks for the number of requests alone."""
     seen = full.bound.rule

@@ -14,7 +14,7 @@ from gateway.flow.context import Clock
 from gateway.flow.values import LimitRule
 from gateway.limits.claim import BoundRule, Claim, Grant, Refusal, RuleBinder, Settlement, Tally, Tightest
 from gateway.limits.dimensions import DIMENSIONS
-from gateway.limits.look import Look
+from gateway.limits.rule_state import RuleState
 from gateway.limits.windows import DAY_MS
 
 NOTHING: Mapping[str, int] = {}
@@ -129,7 +129,7 @@ class LocalStore:
                 look.tally, look.bound.window.end_ms + look.bound.window.length_ms
             )
             if look.bound.concurrency_key is not None:
-                self._flying[look.bound.concurrency_key] = look.flying + 1
+                self._flying[look.bound.concurrency_key] = look.in_flight + 1
         self._leases[claim.id] = _Lease(
             now + claim.lease_ms,
             amounts,
@@ -211,9 +211,9 @@ class LocalStore:
         counter = self._counters.get(key) if key is not None else None
         return counter.tally if counter is not None else Tally()
 
-    def _look(self, index: int, bound: BoundRule, now_ms: int) -> Look:
-        flying = self._flying.get(bound.concurrency_key, 0) if bound.concurrency_key is not None else 0
-        return Look(index, bound, now_ms, self._tally(bound.key), self._tally(bound.previous_key), flying)
+    def _look(self, index: int, bound: BoundRule, now_ms: int) -> RuleState:
+        in_flight = self._flying.get(bound.concurrency_key, 0) if bound.concurrency_key is not None else 0
+        return RuleState(index, bound, now_ms, self._tally(bound.key), self._tally(bound.previous_key), in_flight)
 
     def _now_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1000)

@@ -29,7 +29,7 @@ SETTLE_FLOOR_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
-class _Live:
+class _ActiveReservation:
     """A reservation that this process has not settled yet."""
 
     started_s: float
@@ -70,7 +70,7 @@ class LimitService:
         self._local = LocalStore(clock=clock, prefix=settings.key_prefix, replicas=settings.replicas)
         self._breaker = Breaker()
         self._pending = PendingSettlements()
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, _ActiveReservation] = {}
         self._full = FullWindows()
         self._warned: set[tuple[str, float]] = set()
         self._alarmed = False
@@ -163,7 +163,7 @@ class LimitService:
             self._full.remember(outcome, bound[outcome.index], verdict, self._clock.monotonic_s())
             return verdict
         spent_s = self._clock.monotonic_s() - started_s
-        self._live[claim.id] = _Live(started_s, spent_s, bound, local)
+        self._live[claim.id] = _ActiveReservation(started_s, spent_s, bound, local)
         if outcome.filled:
             self._warn(outcome.filled, bound)
         return granted(claim, outcome, bound, limits, self._clock.now(), local=local)

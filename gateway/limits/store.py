@@ -185,9 +185,9 @@ class ValkeyStore:
         tallies = []
         for bound in self.binder.bind_all(rules, self._now_ms()):
             fields = await self._call("HMGET", bound.key, *FIELDS)
-            flying = await self._call("GET", bound.concurrency_key) if bound.concurrency_key else None
+            in_flight = await self._call("GET", bound.concurrency_key) if bound.concurrency_key else None
             values = [int(value) if isinstance(value, bytes) else 0 for value in _list(fields)]
-            in_flight = int(flying) if isinstance(flying, bytes) else 0
+            in_flight = int(in_flight) if isinstance(in_flight, bytes) else 0
             counted = dict(zip(TALLY_FIELDS, values, strict=True))
             tallies.append((bound, Tally(**counted, in_flight=in_flight)))
         return tuple(tallies)

@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 from gateway.flow.values import Headroom, LimitRule, LimitVerdict, ModelCard, Reservation
 from gateway.limits.claim import BoundRule, Claim, Grant, Refusal
 from gateway.limits.dimensions import BY_NAME, WINDOWED
+from gateway.limits.messages import refusal_text, scope_text, span_text
 from gateway.limits.windows import carried_over, sliding_wait_ms
-from gateway.limits.wording import refusal_text, scope_text, span_text
 
 BUSY_S = 1.0
 """How soon to try again for a slot or for tokens that requests in flight may give back."""

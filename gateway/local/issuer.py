@@ -29,7 +29,7 @@ from starlette.routing import BaseRoute, Route
 
 from gateway.errors import ConfigError
 from gateway.flow.context import Clock, IdSource, SystemClock, SystemIds
-from gateway.local.secret_file import demand_private, made_once, write_once
+from gateway.local.secret_file import made_once, require_private, write_once
 from gateway.settings import ProviderSettings
 
 LOCAL_ISSUER = "http://127.0.0.1/local-issuer"
@@ -194,7 +194,7 @@ def _public_jwk(key: rsa.RSAPrivateKey) -> dict[str, Any]:
 
 
 def _read_key(path: Path) -> rsa.RSAPrivateKey:
-    demand_private(path)
+    require_private(path)
     try:
         key = load_pem_private_key(path.read_bytes(), password=None)
     except ValueError:

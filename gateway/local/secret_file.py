@@ -20,13 +20,13 @@ def made_once(path: Path, make: Callable[[], str]) -> str:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
             write_once(path, make().encode("ascii"), 0o600, replace=False)
-        demand_private(path)
+        require_private(path)
         return path.read_text(encoding="ascii")
     except OSError as error:
         raise ConfigError(f"a secret of local mode cannot be used: {error.strerror}", file=str(path)) from None
 
 
-def demand_private(path: Path) -> None:
+def require_private(path: Path) -> None:
     """Raises `ConfigError` when others may read it, `OSError` when it is not there."""
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:

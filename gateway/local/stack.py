@@ -43,7 +43,7 @@ async def fill_gaps(
     mode would be reachable from outside.
     """
     if settings.local.enabled:
-        demand_loopback(settings.http.host)
+        require_loopback(settings.http.host)
     home = ensure_dir(data_dir(settings))
     fetching = asyncio.create_task(_demo_models(settings, report))
     report("starting Postgres and Valkey", 0.0)
@@ -73,7 +73,7 @@ async def fill_gaps(
     return filled.model_copy(update={"identity": identity})
 
 
-def demand_loopback(host: str) -> None:
+def require_loopback(host: str) -> None:
     """Local mode signs whatever it is asked to, so nobody else may reach it. Raises `ConfigError`."""
     try:
         loopback = host == "localhost" or ip_address(host).is_loopback

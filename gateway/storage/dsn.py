@@ -69,7 +69,7 @@ def driver_numbers(url: URL) -> dict[str, int]:
     return {name: int(str(url.query[name])) for name in _DRIVER_NUMBERS if name in url.query}
 
 
-def demand_files(url: URL) -> None:
+def require_files(url: URL) -> None:
     """Raises `ConfigError` for a certificate or key that is not there, before the first connection fails on it."""
     for name in _FILES:
         path = url.query.get(name)

@@ -16,7 +16,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from gateway.storage.dsn import demand_files, driver_dsn, driver_numbers, parse_database_url
+from gateway.storage.dsn import driver_dsn, driver_numbers, parse_database_url, require_files
 
 CONNECTION_FAILURES = (
     OSError,
@@ -46,7 +46,7 @@ def make_engine(
     if statement_timeout_s is not None:
         server_settings["statement_timeout"] = str(int(statement_timeout_s * 1000))
     url = parse_database_url(database_url)
-    demand_files(url)
+    require_files(url)
     return create_async_engine(
         url,
         pool_size=pool_size,
@@ -68,7 +68,7 @@ def make_engine(
 def make_single_engine(database_url: str) -> AsyncEngine:
     """An engine without a pool and without time limits, for migrations."""
     url = parse_database_url(database_url)
-    demand_files(url)
+    require_files(url)
     return create_async_engine(url, poolclass=NullPool, async_creator=_creator(url))
 
 

@@ -28,12 +28,35 @@ RETIRED = {
     "culprit": "faulty",
     "distrust": "invalidate",
     "holder_of": "effective_subject",
+    "Act": "GuardrailAction",
+    "Arrival": "IncomingRequest",
+    "Authority": "StopConditions",
+    "Duties": "GuardrailActions",
+    "Laps": "StageTimer",
+    "Look": "RuleState",
+    "Shape": "ResponseFormat",
+    "demand": "require",
+    "duties_of": "actions_of",
     "keep_house": "maintain_partitions",
 }
 RETIRED_FILES = {
-    "boots", "compiling", "courier", "group", "hangup", "holder", "lobby", "no_effect", "placement", "splice",
+    "boots",
+    "compiling",
+    "courier",
+    "duties",
+    "group",
+    "growth",
+    "hangup",
+    "holder",
+    "laps",
+    "lobby",
+    "look",
+    "no_effect",
+    "placement",
+    "splice",
     "stopwatch",
-}  # fmt: skip
+    "wording",
+}
 HEADLESS = re.compile(r'"""(What|Where|Who|Which|Whether|How|May|When|Why|From|Do|In which)\b')
 BRITISH = re.compile(
     r"\b(\w*(authoris|normalis|quantis|serialis|tokenis|initialis|organis|recognis|optimis|finalis|summaris)\w*"

@@ -10,7 +10,7 @@ from benchmarks.redaction import KINDS, NONE, PART, sections
 from benchmarks.redaction_writings import OTHERS, SECTIONS
 from gateway.api import chat
 from gateway.flow.values import Obligations
-from gateway.guardrails.duties import duties_of
+from gateway.guardrails.actions import actions_of
 from gateway.guardrails.prompts import Prompts
 from gateway.guardrails.scan import scan
 from gateway.guardrails.spans import without
@@ -33,10 +33,10 @@ def cases(title: str) -> list[tuple[str, str, str]]:
 
 def read_by_model(content: Any) -> str:
     """Through the gateway's own parsing and inspection, with the duties of an employee."""
-    duties = duties_of(Obligations(redaction="redact"))
-    assert duties is not None
+    actions = actions_of(Obligations(redaction="redact"))
+    assert actions is not None
     request = chat.parse({"model": "m", "messages": [{"role": "user", "content": content}]})
-    return (Prompts(duties, lambda: None).inspect(request).request or request).messages[-1].texts[0]
+    return (Prompts(actions, lambda: None).inspect(request).request or request).messages[-1].texts[0]
 
 
 @pytest.mark.parametrize("title", SECTIONS)

@@ -165,7 +165,14 @@ def test_the_port_answers_before_anything_is_ready(config: tuple[Path, int]) -> 
 
 
 @pytest.mark.parametrize(
-    "numbers", [[signal.SIGTERM], [signal.SIGHUP], [signal.SIGQUIT], [signal.SIGTERM, signal.SIGHUP]]
+    "numbers",
+    [
+        [signal.SIGTERM],
+        [signal.SIGHUP],
+        [signal.SIGQUIT],
+        [signal.SIGTERM, signal.SIGHUP],
+        [signal.SIGHUP, signal.SIGTERM],
+    ],
 )
 def test_the_first_signal_lets_running_answers_end(
     config: tuple[Path, int],

@@ -22,7 +22,7 @@ class KnownCallers:
     def is_revoked(self, principal: Principal) -> bool:
         return False
 
-    def present(self, principal: Principal) -> Principal:
+    def current(self, principal: Principal) -> Principal:
         return principal
 
 

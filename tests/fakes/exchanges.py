@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from gateway.flow.context import Client, RequestContext, SystemIds
-from gateway.flow.growth import advance
+from gateway.flow.evolve import advance
 from gateway.flow.stages import Authorized, Concluded, Received, Reserved
 from gateway.flow.values import (
     AdminEvent,

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from gateway.errors import GatewayError, RateLimited
 from gateway.flow.context import RequestContext, SystemIds
-from gateway.flow.pipeline import Arrival, Pipeline
+from gateway.flow.pipeline import IncomingRequest, Pipeline
 from gateway.flow.stages import Concluded, Exchange
 from gateway.flow.values import (
     AdminEvent,
@@ -69,7 +69,7 @@ class FakeIdentity:
     def is_revoked(self, principal: Principal) -> bool:
         return self.revoked
 
-    def present(self, principal: Principal) -> Principal:
+    def current(self, principal: Principal) -> Principal:
         return self.narrowed or principal
 
 
@@ -318,7 +318,7 @@ class Bench:
     def finished(self, exchange: Concluded) -> None:
         self.observed.append(exchange)
 
-    def arrival(self, request: ModelRequest = ASK, **changes: object) -> Arrival:
+    def incoming(self, request: ModelRequest = ASK, **changes: object) -> IncomingRequest:
         async def receive() -> ModelRequest:
             return replace(request, **changes)  # type: ignore[arg-type]
 
@@ -329,11 +329,11 @@ class Bench:
             route="/v1/chat/completions",
         )
         credential = Credential("authorization", "token")
-        return Arrival(context, lambda: credential, receive, lambda: self.gone)
+        return IncomingRequest(context, lambda: credential, receive, lambda: self.gone)
 
     async def text(self, request: ModelRequest = ASK, **changes: object) -> str:
         """The whole answer of one request."""
-        async with await self.pipeline().answer(self.arrival(request, **changes)) as answer:
+        async with await self.pipeline().answer(self.incoming(request, **changes)) as answer:
             return "".join([heard(chunk).text async for chunk in answer])
 
     @property

@@ -196,7 +196,7 @@ class PolicyEditor:
             )
         candidate = await self.check(proposal.content.source, proposal.content.syntax, version=before.version + 1)
         content = replace(proposal.content, approver=second)
-        await self._demand_permitted(before, candidate, Change(approver, context, None))
+        await self._require_permitted(before, candidate, Change(approver, context, None))
         try:
             stored = await self.repository.append(content, expected=proposal.base_version, proposal=proposal_id)
         except StaleVersion:
@@ -232,7 +232,7 @@ class PolicyEditor:
         if if_match != before.etag:
             raise _stale(before, change.author)
         candidate = await self.check(raw, syntax, version=before.version + 1)
-        base = await self._demand_permitted(before, candidate, change)
+        base = await self._require_permitted(before, candidate, change)
         warnings = candidate.warnings + await self._own_gain(base, candidate, change)
         glass = break_glass_of(base, change.author, change.context.received_at)
         content = NewVersion(
@@ -275,7 +275,7 @@ class PolicyEditor:
             raise Conflict(f"This proposal is already {proposal.state}.", code="already_decided")
         return proposal
 
-    async def _demand_permitted(self, before: StoredVersion, candidate: Candidate, change: Change) -> Snapshot:
+    async def _require_permitted(self, before: StoredVersion, candidate: Candidate, change: Change) -> Snapshot:
         """The version in force, compiled, when the change is permitted."""
         base = await asyncio.to_thread(self._service.compile, before)
         objection = await self.objection(base, candidate, change.author, change.context)

@@ -132,7 +132,7 @@ def routes(
         async with reading(guard, call, "authz:explain"):
             body = await read_model(request, ExplainBody)
             principal = _principal(body, claims, call.principal.tenant)
-            reach_of(service, call).demand(principal.tenant, "principal.tenant" if body.claims is None else "claims")
+            reach_of(service, call).require(principal.tenant, "principal.tenant" if body.claims is None else "claims")
             model = None if body.model is None else card_of(service, body.model, "model")
             snapshot = service.snapshot
             if body.version is not None and body.version != snapshot.version:

@@ -36,9 +36,9 @@ def _same_between(text: str) -> bool:
 
 def _over_lines(text: str) -> bool:
     """The same separator but for one place where the line was broken, or a break with the same marks at each."""
-    between = [signs for signs in _DIGITS.split(text) if signs]
-    plain = {signs for signs in between if "\n" not in signs}
-    broken = [signs for signs in between if "\n" in signs]
+    check_deadline = [signs for signs in _DIGITS.split(text) if signs]
+    plain = {signs for signs in check_deadline if "\n" not in signs}
+    broken = [signs for signs in check_deadline if "\n" in signs]
     same = len(plain) == 1 if len(broken) == 1 else not plain and len(set(broken)) == 1
     return same and is_card(text)
 

@@ -52,8 +52,8 @@ def _end_of_number(text: str, place: int, least: int) -> int | None:
     for wide in (False, True):
         ends, digits, last = list[int](), "", -1
         for group in _DIGITS.finditer(text, place, place + GROUPED):
-            between = text[last : group.start()]
-            if last >= 0 and not (_OPENING.fullmatch(between) or (wide and not ends and _joins(between))):
+            check_deadline = text[last : group.start()]
+            if last >= 0 and not (_OPENING.fullmatch(check_deadline) or (wide and not ends and _joins(check_deadline))):
                 break
             if len(digits) + len(group[0]) > MOST:
                 break

@@ -148,11 +148,10 @@ def test_whole_answers_that_nobody_reads_are_given_up(impatient: ServerThread) -
         clients = [held.enter_context(RawClient(impatient.url, receive_buffer=2048)) for _ in range(10)]
         for client in clients:
             client.send(b"GET /big HTTP/1.1\r\nhost: x\r\n\r\n")
+        eventually(lambda: sum(path == "/big" for _, path, _ in impatient.script.seen) - seen == 10)
         eventually(lambda: impatient.state()["open"] == 0)
-        # On a busy machine some requests may have come too late to be answered at all.
-        answered = sum(path == "/big" for _, path, _ in impatient.script.seen) - seen
-        assert answered > 0
-        assert impatient.state()["unread_answers"] - before == answered
+        # A client that the system's buffers have kept waiting may be ended by another of its timers on a busy machine.
+        assert 1 <= impatient.state()["unread_answers"] - before <= 10
         assert impatient.state()["unsent_bytes"] == 0
         assert not any(client.read_all() for client in clients)
 

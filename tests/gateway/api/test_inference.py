@@ -11,11 +11,11 @@ import pytest
 
 from gateway.api.body import BodyReader
 from gateway.api.inference import Inference
-from gateway.api.render import ChatShape
+from gateway.api.render import ChatFormat
 from tests.fakes.parts import ASK, Bench
 
 
-class BrokenShape(ChatShape):
+class BrokenShape(ChatFormat):
     def delta(self, delta: Any, finish_reason: Any, offsets: Any) -> dict[str, Any]:
         raise ZeroDivisionError("secret text")
 
@@ -23,7 +23,7 @@ class BrokenShape(ChatShape):
         raise ZeroDivisionError("secret text")
 
 
-async def call(bench: Bench, shape: ChatShape, *, stream: bool, gone: bool = False) -> tuple[int, bytes]:
+async def call(bench: Bench, shape: ChatFormat, *, stream: bool, gone: bool = False) -> tuple[int, bytes]:
     endpoint = Inference(
         bench.pipeline(),
         BodyReader(max_bytes=1000, timeout_s=1.0),
@@ -42,7 +42,7 @@ async def call(bench: Bench, shape: ChatShape, *, stream: bool, gone: bool = Fal
         sent.append(message)
 
     headers = [(b"authorization", b"Bearer x")]
-    await endpoint({"headers": headers, "state": {"context": bench.arrival().context}}, receive, send)
+    await endpoint({"headers": headers, "state": {"context": bench.incoming().context}}, receive, send)
     if not sent:
         return 0, b""
     return sent[0]["status"], b"".join(message.get("body", b"") for message in sent[1:])
@@ -69,13 +69,13 @@ async def test_a_bug_in_the_middle_of_a_stream_is_told_in_band(caplog: pytest.Lo
 
 async def test_a_client_that_left_while_sending_its_body_gets_nothing_and_is_on_record() -> None:
     bench = Bench()
-    assert await call(bench, ChatShape(), stream=False, gone=True) == (0, b"")
+    assert await call(bench, ChatFormat(), stream=False, gone=True) == (0, b"")
     assert bench.completion.outcome == "client_disconnect"
 
 
 async def test_a_refusal_is_rendered_with_its_headers() -> None:
     bench = Bench()
     bench.access.allowed = set()
-    status, body = await call(bench, ChatShape(), stream=False)
+    status, body = await call(bench, ChatFormat(), stream=False)
     assert status == 403
     assert json.loads(body)["error"]["code"] == "model_not_permitted"

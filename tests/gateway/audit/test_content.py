@@ -24,7 +24,7 @@ from gateway.audit.service import AuditService
 from gateway.audit.verify import verify
 from gateway.errors import ConfigError, RequestTooLarge, Unavailable
 from gateway.flow.context import SystemIds
-from gateway.flow.growth import advance
+from gateway.flow.evolve import advance
 from gateway.flow.stages import Exchange, Reserved, Targeted
 from gateway.flow.values import ChatRequest, Failure, Message, Obligations
 from gateway.storage.postgres import make_engine

@@ -86,7 +86,7 @@ async def test_a_request_is_denied_where_its_decision_is_deny(kind: type[Gateway
     bench = Bench()
     bench.identity.failure = kind("no")
     with pytest.raises(kind):
-        await bench.pipeline().answer(bench.arrival())
+        await bench.pipeline().answer(bench.incoming())
     for exchange, phase in ((bench.audit.intents[0], "intent"), (bench.completion, "completion")):
         record = request_record(ORIGIN, UUID(int=2), NOW, phase, exchange, request_caller(ORIGIN, exchange))  # type: ignore[arg-type]
         told = parse_json(record.rec)
@@ -109,7 +109,7 @@ async def test_a_malformed_request_is_an_error(error: GatewayError) -> None:
     async def receive() -> None:
         raise error
 
-    arrival = bench.arrival()
+    incoming = bench.incoming()
     with pytest.raises(type(error)):
-        await bench.pipeline().answer(type(arrival)(arrival.context, arrival.credential, receive))  # type: ignore[arg-type]
+        await bench.pipeline().answer(type(incoming)(incoming.context, incoming.credential, receive))  # type: ignore[arg-type]
     assert bench.completion.outcome is Outcome.ERROR

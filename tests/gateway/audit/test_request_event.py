@@ -16,7 +16,7 @@ from gateway.audit.event import Origin, Phase
 from gateway.audit.notices import interrupted_record
 from gateway.audit.personal import ABOUT
 from gateway.audit.request_event import effect, request_caller, request_record
-from gateway.flow.growth import advance
+from gateway.flow.evolve import advance
 from gateway.flow.stages import Exchange, Read, Reserved
 from gateway.flow.values import Finding, Obligations, Outcome
 from tests.fakes.exchanges import ALLOW, ANA, admitted, context, denied, finished, forbidden, refused

@@ -15,7 +15,7 @@ from tests.fakes.parts import Bench
 
 
 async def collect(bench: Bench, **changes: Any) -> list[Heard]:
-    async with await bench.pipeline().answer(bench.arrival(**changes)) as answer:
+    async with await bench.pipeline().answer(bench.incoming(**changes)) as answer:
         return [heard(chunk) async for chunk in answer]
 
 
@@ -62,7 +62,7 @@ async def test_a_caller_whose_rights_are_taken_away_is_decided_again(roles: froz
             bench.access.allowed = set() if not roles else {"mini"}
 
     bench.backend.between = narrow
-    async with await bench.pipeline().answer(bench.arrival()) as answer:
+    async with await bench.pipeline().answer(bench.incoming()) as answer:
         chunks = [heard(chunk) async for chunk in answer]
     stopped = ("length", "policy") if not roles else ("stop", None)
     assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == stopped
@@ -101,9 +101,9 @@ async def test_a_backend_that_never_ends_is_stopped_at_the_deadline() -> None:
     bench = Bench()
     bench.backend.words = tuple("abcdefgh")
     bench.backend.between = lambda number: bench.clock.advance(1.0)
-    arrival = bench.arrival()
-    context = replace(arrival.context, deadline_s=bench.clock.monotonic_s() + 2.5)
-    async with await bench.pipeline().answer(replace(arrival, context=context)) as answer:
+    incoming = bench.incoming()
+    context = replace(incoming.context, deadline_s=bench.clock.monotonic_s() + 2.5)
+    async with await bench.pipeline().answer(replace(incoming, context=context)) as answer:
         chunks = [heard(chunk) async for chunk in answer]
     assert "".join(chunk.text for chunk in chunks) == "abc"
     assert (chunks[-1].finish_reason, chunks[-1].stop_cause) == ("length", "deadline")
@@ -148,7 +148,7 @@ async def test_a_client_that_leaves_in_the_middle_is_recorded_with_the_tokens_ma
     two = asyncio.Event()
 
     async def request() -> None:
-        async with await pipeline.answer(bench.arrival()) as answer:
+        async with await pipeline.answer(bench.incoming()) as answer:
             async for chunk in answer:
                 read.append(chunk.text)
                 if len(read) == 2:
@@ -169,7 +169,7 @@ async def test_a_client_that_leaves_in_the_middle_is_recorded_with_the_tokens_ma
 
 async def test_a_shutdown_is_not_taken_for_a_disconnect() -> None:
     bench = Bench()
-    answer = await bench.pipeline().answer(bench.arrival())
+    answer = await bench.pipeline().answer(bench.incoming())
     async with answer:
         async for _ in answer:
             break
@@ -178,7 +178,7 @@ async def test_a_shutdown_is_not_taken_for_a_disconnect() -> None:
 
 async def test_an_answer_that_nobody_reads_is_still_concluded() -> None:
     bench = Bench()
-    async with await bench.pipeline().answer(bench.arrival()):
+    async with await bench.pipeline().answer(bench.incoming()):
         pass
     assert bench.completion.outcome is Outcome.CANCELLED
     assert len(bench.limiter.settled) == 1
@@ -186,7 +186,7 @@ async def test_an_answer_that_nobody_reads_is_still_concluded() -> None:
 
 async def test_an_answer_is_concluded_exactly_once() -> None:
     bench = Bench()
-    async with await bench.pipeline().answer(bench.arrival()) as answer:
+    async with await bench.pipeline().answer(bench.incoming()) as answer:
         async for _ in answer:
             pass
     assert len(bench.audit.completions) == len(bench.limiter.settled) == 1
@@ -229,7 +229,7 @@ async def test_the_last_byte_waits_for_the_completion_record() -> None:
 
 async def test_a_completion_that_cannot_be_written_is_an_error_of_the_answer() -> None:
     bench = Bench()
-    async with await bench.pipeline().answer(bench.arrival()) as answer:
+    async with await bench.pipeline().answer(bench.incoming()) as answer:
         bench.audit.failure = Unavailable("no disk", code="audit_unavailable")
         with pytest.raises(Unavailable):
             [chunk async for chunk in answer]

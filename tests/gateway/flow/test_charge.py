@@ -40,7 +40,7 @@ def arrives(bench: Bench, error: GatewayError) -> Any:
     async def receive() -> ChatRequest:
         raise error
 
-    return replace(bench.arrival(), receive=receive)
+    return replace(bench.incoming(), receive=receive)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ async def test_whoever_leaves_within_the_body_has_used_one_request(gone: bool, c
         raise asyncio.CancelledError
 
     with pytest.raises(asyncio.CancelledError):
-        await bench.pipeline().answer(replace(bench.arrival(), receive=receive, gone=lambda: gone))
+        await bench.pipeline().answer(replace(bench.incoming(), receive=receive, gone=lambda: gone))
     assert len(bench.limiter.reserved) == len(bench.limiter.settled) == counted
 
 
@@ -134,7 +134,7 @@ async def test_a_stranger_who_leaves_is_counted_by_no_limit() -> None:
 
     bench.identity.authenticate = gone  # type: ignore[method-assign, assignment]
     with pytest.raises(asyncio.CancelledError):
-        await bench.pipeline().answer(replace(bench.arrival(), gone=lambda: True))
+        await bench.pipeline().answer(replace(bench.incoming(), gone=lambda: True))
     assert bench.limiter.reserved == []
 
 
@@ -154,7 +154,7 @@ async def test_a_window_known_to_be_full_refuses_before_the_body_is_read() -> No
         raise AssertionError("the body was read")
 
     with pytest.raises(RateLimited):
-        await bench.pipeline().answer(replace(bench.arrival(), receive=receive))
+        await bench.pipeline().answer(replace(bench.incoming(), receive=receive))
     assert principal_of(bench.completion.stage).subject == "u-1"
 
 
@@ -183,7 +183,7 @@ async def test_what_was_prepared_is_gone_after_a_refusal(refusal: str) -> None:
         bench.backend.generate = lambda request, card, *, prepared, **rest: _stream(bench, card)  # type: ignore[method-assign]
     pipeline = bench.pipeline()
     try:
-        await pipeline.answer(bench.arrival())
+        await pipeline.answer(bench.incoming())
     except GatewayError as error:
         error.__traceback__ = None
     else:

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from gateway.api.render import ChatShape, Collected, collect
+from gateway.api.render import ChatFormat, ChoiceBuffer, collect
 from gateway.api.text_offsets import TextOffsets
 from gateway.flow.deltas import DELTAS, ReasoningDelta, ToolCallDelta, content_of
 from gateway.flow.metering import Meter
 from gateway.flow.parts import ReasoningPart, TextPart, ToolCallPart
 from gateway.flow.values import ChoiceEnd, Chunk, Delta, Obligations, TextDelta
+from gateway.guardrails.actions import actions_of
 from gateway.guardrails.answers import AnswerGuard
-from gateway.guardrails.duties import duties_of
 from gateway.guardrails.timebox import Timebox
 from tests.fakes.parts import Bench
 
@@ -51,11 +51,11 @@ def test_deltas_of_one_part_are_joined() -> None:
 
 
 def test_a_whole_answer_tells_each_part_in_its_field() -> None:
-    choices = [Collected()]
+    choices = [ChoiceBuffer()]
     said: list[Chunk] = [*CALLS[:-1], ChoiceEnd(CALLS[-1], "tool_calls")]
     for chunk in said:
         collect(choices, chunk)
-    whole = ChatShape().whole(0, choices[0])
+    whole = ChatFormat().whole(0, choices[0])
     assert whole["finish_reason"] == "tool_calls"
     assert whole["message"] == {
         "role": "assistant",
@@ -89,7 +89,7 @@ def test_a_whole_answer_tells_each_part_in_its_field() -> None:
     ],
 )
 def test_a_frame_tells_a_delta_in_its_field(delta: Delta, fields: dict[str, Any]) -> None:
-    assert ChatShape().delta(delta, None, TextOffsets())["delta"] == fields
+    assert ChatFormat().delta(delta, None, TextOffsets())["delta"] == fields
 
 
 def test_every_token_counts_whatever_it_says() -> None:
@@ -100,9 +100,9 @@ def test_every_token_counts_whatever_it_says() -> None:
 
 
 async def test_a_part_that_ends_lets_go_of_what_was_held_of_it_and_no_word_runs_over(timebox: Timebox) -> None:
-    duties = duties_of(Obligations(redaction="redact"))
-    assert duties is not None
-    guard = AnswerGuard(duties, timebox)
+    actions = actions_of(Obligations(redaction="redact"))
+    assert actions is not None
+    guard = AnswerGuard(actions, timebox)
     said: list[Chunk] = [
         ReasoningDelta(text="DNI 3679"),
         ReasoningDelta(text="6476H"),
@@ -123,7 +123,7 @@ async def test_a_part_that_ends_lets_go_of_what_was_held_of_it_and_no_word_runs_
 
 async def test_one_token_is_one_object_for_the_caller() -> None:
     bench = Bench()
-    async with await bench.pipeline().answer(bench.arrival()) as answer:
+    async with await bench.pipeline().answer(bench.incoming()) as answer:
         chunks = [chunk async for chunk in answer]
     assert [type(chunk) for chunk in chunks] == [TextDelta, TextDelta, TextDelta, ChoiceEnd]
     assert bench.completion.usage.completion_tokens == 3

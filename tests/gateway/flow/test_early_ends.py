@@ -13,7 +13,7 @@ from tests.fakes.parts import Bench
 
 async def left_before_the_first_chunk(bench: Bench) -> None:
     bench.backend.gate = asyncio.Event()
-    task = asyncio.create_task(bench.pipeline().answer(bench.arrival()))
+    task = asyncio.create_task(bench.pipeline().answer(bench.incoming()))
     while not bench.backend.started:  # noqa: ASYNC110 - the fake has no event for it
         await asyncio.sleep(0)
     bench.gone = True
@@ -41,7 +41,7 @@ async def test_where_a_backend_cannot_tell_the_prompt_is_an_estimate() -> None:
 
 async def test_a_client_that_leaves_amid_an_answer_pays_also_what_was_on_its_way() -> None:
     bench = Bench()
-    async with await bench.pipeline().answer(bench.arrival()) as answer:
+    async with await bench.pipeline().answer(bench.incoming()) as answer:
         async for _ in answer:
             bench.gone = True
             bench.backend.used = Usage(prompt_tokens=7, completion_tokens=4)

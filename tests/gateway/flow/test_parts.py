@@ -26,7 +26,7 @@ from gateway.flow.parts import (
     texts_of,
 )
 from gateway.flow.values import ChatRequest, CompletionRequest, EmbeddingRequest, Message, ModelCard, Obligations
-from gateway.guardrails.duties import duties_of
+from gateway.guardrails.actions import actions_of
 from gateway.guardrails.prompts import Prompts
 
 NIF = "36796476H"
@@ -94,9 +94,9 @@ def test_every_kind_of_part_has_its_row() -> None:
 
 @pytest.mark.parametrize(("part", "redacted"), OTHERS)
 def test_what_a_model_reads_of_a_part_is_inspected_and_rewritten(part: Part, redacted: Part) -> None:
-    duties = duties_of(Obligations(redaction="redact"))
-    assert duties is not None
-    seen = Prompts(duties, lambda: None).inspect(of(part))
+    actions = actions_of(Obligations(redaction="redact"))
+    assert actions is not None
+    seen = Prompts(actions, lambda: None).inspect(of(part))
     assert [(found.category, found.where) for found in seen.findings] == [("es_nif", "user")]
     assert seen.request == of(redacted)
 
@@ -123,9 +123,9 @@ def test_a_digest_tells_where_one_part_ends() -> None:
 
 
 def test_a_number_cut_over_two_parts_is_found() -> None:
-    duties = duties_of(Obligations(redaction="redact"))
-    assert duties is not None
-    seen = Prompts(duties, lambda: None).inspect(of(TextPart("es 3679"), ReasoningPart("6476H")))
+    actions = actions_of(Obligations(redaction="redact"))
+    assert actions is not None
+    seen = Prompts(actions, lambda: None).inspect(of(TextPart("es 3679"), ReasoningPart("6476H")))
     assert seen.request is not None
     assert "6476H" not in str(seen.request.messages)
 

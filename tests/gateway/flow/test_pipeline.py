@@ -62,7 +62,7 @@ async def test_an_answer_is_settled_and_recorded_with_what_was_decided() -> None
 async def test_no_chunk_is_given_before_the_intent_is_durable() -> None:
     bench = Bench()
     bench.audit.gate = asyncio.Event()
-    waiting = asyncio.create_task(bench.pipeline().answer(bench.arrival()))
+    waiting = asyncio.create_task(bench.pipeline().answer(bench.incoming()))
     await asyncio.sleep(0.01)
     assert bench.backend.started == [("mini", 20)]
     assert bench.backend.yielded == 0
@@ -91,7 +91,7 @@ async def test_a_stranger_is_refused_before_the_body_is_read() -> None:
         raise AssertionError("the body was read")
 
     with pytest.raises(Unauthenticated):
-        await bench.pipeline().answer(replace(bench.arrival(), receive=receive))
+        await bench.pipeline().answer(replace(bench.incoming(), receive=receive))
     assert bench.completion.outcome is Outcome.DENIED
     assert type(bench.completion.stage) is Received
     assert len(bench.audit.intents) == 1
@@ -145,7 +145,7 @@ async def test_a_policy_that_changed_meanwhile_is_asked_again_even_for_the_same_
 
     bench.access.decide = change_after_first  # type: ignore[method-assign, assignment]
     with pytest.raises(NotPermitted):
-        await pipeline.answer(bench.arrival())
+        await pipeline.answer(bench.incoming())
     assert bench.backend.started == []
 
 
@@ -287,7 +287,7 @@ async def test_embeddings_go_through_the_same_stages() -> None:
     bench = Bench()
     bench.catalog.cards = (replace(MINI, actions=("embeddings",)),)
     request = EmbeddingRequest("mini", ("a", "b"))
-    async with await bench.pipeline().answer(bench.arrival(request)) as answer:
+    async with await bench.pipeline().answer(bench.incoming(request)) as answer:
         chunks = [heard(chunk) async for chunk in answer]
     assert chunks[0].vectors == ((0.5, 0.0), (0.5, 1.0))
     assert bench.completion.usage.prompt_tokens == 7
@@ -299,7 +299,7 @@ async def test_embeddings_go_through_the_same_stages() -> None:
 async def test_a_client_that_leaves_before_the_first_chunk_is_settled_and_recorded() -> None:
     bench = Bench()
     bench.backend.gate = asyncio.Event()
-    waiting = asyncio.create_task(bench.pipeline().answer(bench.arrival()))
+    waiting = asyncio.create_task(bench.pipeline().answer(bench.incoming()))
     await asyncio.sleep(0.01)
     bench.gone = True
     waiting.cancel()
@@ -315,7 +315,7 @@ async def test_settlement_survives_a_second_cancellation() -> None:
     bench = Bench()
     bench.backend.gate = asyncio.Event()
     pipeline = bench.pipeline()
-    waiting = asyncio.create_task(pipeline.answer(bench.arrival()))
+    waiting = asyncio.create_task(pipeline.answer(bench.incoming()))
     await asyncio.sleep(0.01)
     waiting.cancel()
     await asyncio.sleep(0)

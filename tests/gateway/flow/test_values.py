@@ -9,21 +9,21 @@ import pytest
 
 from gateway.errors import GatewayError
 from gateway.flow.budget import cost_micro, prompt_digest, rough_prompt_tokens
-from gateway.flow.growth import advance, grow
+from gateway.flow.evolve import advance, evolve
 from gateway.flow.stages import Authenticated, Authorized, Estimated, Inspected, Read, Received, Reserved
 from gateway.flow.values import LimitVerdict, Message, Timings
 from tests.fakes.parts import ANA, ASK, MAXI, MINI, Bench
 
 
 def test_growing_equals_replacing() -> None:
-    caller = Received(context=Bench().arrival().context).authenticated(ANA)
+    caller = Received(context=Bench().incoming().context).authenticated(ANA)
     timings = Timings(auth_us=7)
-    assert grow(caller, timings=timings) == replace(caller, timings=timings)
+    assert evolve(caller, timings=timings) == replace(caller, timings=timings)
 
 
 def test_growing_leaves_the_old_value_and_stays_frozen() -> None:
     old = Timings(auth_us=1)
-    new = grow(old, auth_us=2)
+    new = evolve(old, auth_us=2)
     assert (old.auth_us, new.auth_us) == (1, 2)
     with pytest.raises(FrozenInstanceError):
         new.auth_us = 3  # type: ignore[misc]
@@ -31,11 +31,11 @@ def test_growing_leaves_the_old_value_and_stays_frozen() -> None:
 
 def test_growing_an_unknown_field_is_an_error() -> None:
     with pytest.raises(TypeError, match="nonsense"):
-        grow(Timings(), nonsense=1)
+        evolve(Timings(), nonsense=1)
 
 
 def test_a_later_stage_is_the_former_and_one_thing_more() -> None:
-    received = Received(context=Bench().arrival().context)
+    received = Received(context=Bench().incoming().context)
     read = received.authenticated(ANA).read(ASK, b"d")
     assert read == Read(context=received.context, principal=ANA, request=ASK, prompt_digest=b"d")
     assert advance(read, Authenticated) == received.authenticated(ANA)
@@ -43,7 +43,7 @@ def test_a_later_stage_is_the_former_and_one_thing_more() -> None:
 
 def test_a_stage_without_what_makes_it_is_an_error() -> None:
     with pytest.raises(TypeError, match="principal"):
-        advance(Received(context=Bench().arrival().context), Authenticated)
+        advance(Received(context=Bench().incoming().context), Authenticated)
 
 
 def test_cost_is_rounded_up() -> None:

@@ -12,8 +12,8 @@ import pytest
 from gateway.errors import Unavailable
 from gateway.flow.values import Obligations, TokenLogprob
 from gateway.guardrails import answers
+from gateway.guardrails.actions import actions_of
 from gateway.guardrails.answers import AnswerGuard
-from gateway.guardrails.duties import duties_of
 from gateway.guardrails.scan import scan
 from gateway.guardrails.spans import Span
 from gateway.guardrails.timebox import NotInspected, Timebox
@@ -30,9 +30,9 @@ async def timebox() -> AsyncIterator[Timebox]:
 
 
 def guard_of(timebox: Timebox, redaction: str, guardrails: str = "default", *, as_json: bool = False) -> AnswerGuard:
-    duties = duties_of(Obligations(redaction=redaction, guardrails=guardrails))  # type: ignore[arg-type]
-    assert duties is not None
-    return AnswerGuard(duties, timebox, as_json=as_json)
+    actions = actions_of(Obligations(redaction=redaction, guardrails=guardrails))  # type: ignore[arg-type]
+    assert actions is not None
+    return AnswerGuard(actions, timebox, as_json=as_json)
 
 
 async def check(guard: AnswerGuard, *text: Any, **rest: Any) -> str:

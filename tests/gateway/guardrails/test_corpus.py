@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gateway.flow.values import ChatRequest, Inspection, Message, Obligations
-from gateway.guardrails.duties import duties_of
+from gateway.guardrails.actions import actions_of
 from gateway.guardrails.phrases import count_phrases
 from gateway.guardrails.prompts import Prompts
 from gateway.guardrails.scan import AMONG_DIGITS, ANYWHERE, scan
@@ -32,9 +32,9 @@ HOSTILE, HARMLESS = load("hostile.yaml"), load("harmless.yaml")
 
 
 def inspect(text: str, obligations: Obligations = STRICTEST) -> Inspection:
-    duties = duties_of(obligations)
-    assert duties is not None
-    return Prompts(duties, lambda: None).inspect(ChatRequest("mini", (Message.of_text("user", text),)))
+    actions = actions_of(obligations)
+    assert actions is not None
+    return Prompts(actions, lambda: None).inspect(ChatRequest("mini", (Message.of_text("user", text),)))
 
 
 def test_the_corpus_is_large_and_in_two_languages() -> None:

@@ -12,9 +12,9 @@ import pytest
 
 from gateway.flow.values import ChatRequest, Message, Obligations
 from gateway.guardrails import folding, scan, window
+from gateway.guardrails.actions import actions_of
 from gateway.guardrails.detectors import announced, email, form, groups, iban, orders, phone, regrouped, secrets
 from gateway.guardrails.detectors.form import GROUPED, LONGEST, Form
-from gateway.guardrails.duties import duties_of
 from gateway.guardrails.phrases import OVERLAP, PHRASES
 from gateway.guardrails.prompts import Prompts
 from gateway.guardrails.window import CONTEXT, SLICE
@@ -101,10 +101,10 @@ def test_no_span_is_longer_than_the_window_expects(name: str) -> None:
 
 
 def measure(text: str) -> float:
-    duties = duties_of(Obligations(redaction="block", guardrails="strict"))
-    assert duties is not None
+    actions = actions_of(Obligations(redaction="block", guardrails="strict"))
+    assert actions is not None
     started = time.thread_time()
-    Prompts(duties, lambda: None).inspect(ChatRequest("mini", (Message.of_text("user", text),)))
+    Prompts(actions, lambda: None).inspect(ChatRequest("mini", (Message.of_text("user", text),)))
     return time.thread_time() - started
 
 
@@ -125,13 +125,13 @@ def test_a_hostile_mebibyte_takes_seconds_and_not_minutes() -> None:
 def test_the_work_can_be_stopped_between_two_slices() -> None:
     stops = 0
 
-    def between() -> None:
+    def check_deadline() -> None:
         nonlocal stops
         stops += 1
 
-    duties = duties_of(Obligations(redaction="redact"))
-    assert duties is not None
-    Prompts(duties, between).inspect(ChatRequest("mini", (Message.of_text("user", "palabra 12 " * 20_000),)))
+    actions = actions_of(Obligations(redaction="redact"))
+    assert actions is not None
+    Prompts(actions, check_deadline).inspect(ChatRequest("mini", (Message.of_text("user", "palabra 12 " * 20_000),)))
     assert stops >= 2 * 220_000 // SLICE
 
 

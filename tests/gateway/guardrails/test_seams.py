@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.flow.values import ChatRequest, Inspection, Message, Obligations
-from gateway.guardrails.duties import duties_of
+from gateway.guardrails.actions import actions_of
 from gateway.guardrails.prompts import Prompts
 from gateway.guardrails.scan import scan
 from gateway.guardrails.seams import seams
@@ -14,10 +14,10 @@ U, A, S = "user", "assistant", "system"
 
 
 def see(*messages: tuple[str, str], redaction: str = "redact") -> Inspection:
-    duties = duties_of(Obligations(redaction=redaction))  # type: ignore[arg-type]
-    assert duties is not None
+    actions = actions_of(Obligations(redaction=redaction))  # type: ignore[arg-type]
+    assert actions is not None
     talk = tuple(Message.of_text(role, content) for role, content in messages)  # type: ignore[arg-type]
-    return Prompts(duties, lambda: None).inspect(ChatRequest("mini", talk))
+    return Prompts(actions, lambda: None).inspect(ChatRequest("mini", talk))
 
 
 def contents(seen: Inspection) -> list[str]:
@@ -88,12 +88,12 @@ def test_messages_that_only_stand_beside_each_other_stay(messages: tuple[tuple[s
 def test_the_reading_of_seams_can_be_stopped_before_each_message() -> None:
     stops = 0
 
-    def between() -> None:
+    def check_deadline() -> None:
         nonlocal stops
         stops += 1
 
     texts = ["12 34"] * 50
-    assert list(seams(texts, ["user"] * 50, scan, between)) == []
+    assert list(seams(texts, ["user"] * 50, scan, check_deadline)) == []
     assert stops == 49
 
 

@@ -39,7 +39,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def collect(bench: Bench, **changes: object) -> list[Heard]:
-    async with await bench.pipeline().answer(bench.arrival(ASK, **changes)) as answer:
+    async with await bench.pipeline().answer(bench.incoming(ASK, **changes)) as answer:
         return [heard(chunk) async for chunk in answer]
 
 
@@ -250,7 +250,7 @@ async def test_an_answer_stops_where_policy_has_come_to_ask_for_a_stricter_guard
     bench: Bench, before: Obligations, after: Obligations, goes_on: bool
 ) -> None:
     bench.access.obligations = before
-    async with await bench.pipeline().answer(bench.arrival(ASK)) as answer:
+    async with await bench.pipeline().answer(bench.incoming(ASK)) as answer:
         bench.access.obligations, bench.access.version = after, 4
         chunks = [heard(chunk) async for chunk in answer]
     assert (chunks[-1].stop_cause != "policy") is goes_on

@@ -20,7 +20,7 @@ async def timebox() -> AsyncIterator[Timebox]:
 
 
 async def test_work_runs_in_a_thread_of_its_own(timebox: Timebox) -> None:
-    name = await timebox.run(lambda between: threading.current_thread().name)
+    name = await timebox.run(lambda check_deadline: threading.current_thread().name)
     assert name.startswith("esclusa-guard")
 
 
@@ -34,12 +34,12 @@ def burn(processor_s: float) -> None:
 async def test_the_loop_goes_on_meanwhile_and_the_work_ends_with_its_processor_time(timebox: Timebox) -> None:
     looped, stopped = threading.Event(), threading.Event()
 
-    def work(between: Callable[[], None]) -> None:
+    def work(check_deadline: Callable[[], None]) -> None:
         assert looped.wait(30), "the loop waits for the work"
         try:
             while True:
                 burn(0.005)
-                between()
+                check_deadline()
         except OutOfTime:
             stopped.set()
             raise
@@ -53,9 +53,9 @@ async def test_the_loop_goes_on_meanwhile_and_the_work_ends_with_its_processor_t
 async def test_time_in_which_the_thread_does_not_work_is_not_counted() -> None:
     box = Timebox(timeout_s=0.05, workers=1, wait_s=30)
 
-    def starved(between: Callable[[], None]) -> str:
+    def starved(check_deadline: Callable[[], None]) -> str:
         time.sleep(0.2)  # as on a machine that gives the thread no turn
-        between()
+        check_deadline()
         return "read"
 
     assert await box.run(starved) == "read"
@@ -65,14 +65,14 @@ async def test_time_in_which_the_thread_does_not_work_is_not_counted() -> None:
 async def test_nobody_waits_for_ever() -> None:
     box, release = Timebox(timeout_s=30, workers=1, wait_s=0.05), threading.Event()
     with pytest.raises(NotInspected, match="too long"):
-        await box.run(lambda between: release.wait(30))
+        await box.run(lambda check_deadline: release.wait(30))
     release.set()
     box.close()
 
 
 async def test_what_nobody_waits_for_any_more_does_not_begin() -> None:
     box, release, ran = Timebox(timeout_s=30, workers=1, wait_s=0.05), threading.Event(), list[int]()
-    works = (lambda between: release.wait(30), lambda between: ran.append(1))
+    works = (lambda check_deadline: release.wait(30), lambda check_deadline: ran.append(1))
     ended = await asyncio.gather(*(box.run(work) for work in works), return_exceptions=True)
     assert [type(error) for error in ended] == [NotInspected, NotInspected]
     release.set()
@@ -84,12 +84,12 @@ async def test_what_nobody_waits_for_any_more_does_not_begin() -> None:
 async def test_a_caller_that_is_gone_stops_the_work() -> None:
     box, began, stopped = Timebox(timeout_s=30, workers=1), threading.Event(), threading.Event()
 
-    def work(between: Callable[[], None]) -> None:
+    def work(check_deadline: Callable[[], None]) -> None:
         began.set()
         try:
             while True:
                 time.sleep(0.001)
-                between()
+                check_deadline()
         except OutOfTime:
             stopped.set()
             raise
@@ -105,9 +105,9 @@ async def test_a_caller_that_is_gone_stops_the_work() -> None:
 
 async def test_long_texts_never_keep_a_short_one_waiting(timebox: Timebox) -> None:
     release = threading.Event()
-    flood = [asyncio.create_task(timebox.run(lambda between: release.wait(5), size=LONG)) for _ in range(8)]
+    flood = [asyncio.create_task(timebox.run(lambda check_deadline: release.wait(5), size=LONG)) for _ in range(8)]
     try:
-        assert await timebox.run(lambda between: "read", size=LONG - 1) == "read"
+        assert await timebox.run(lambda check_deadline: "read", size=LONG - 1) == "read"
     finally:
         release.set()
         await asyncio.gather(*flood, return_exceptions=True)
@@ -116,7 +116,7 @@ async def test_long_texts_never_keep_a_short_one_waiting(timebox: Timebox) -> No
 async def test_a_fault_is_logged_with_its_traceback_and_not_taken_for_a_clean_text(
     timebox: Timebox, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def work(between: Callable[[], None]) -> None:
+    def work(check_deadline: Callable[[], None]) -> None:
         raise KeyError("detector")
 
     with pytest.raises(NotInspected, match="KeyError"):

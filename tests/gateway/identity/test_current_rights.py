@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from gateway.errors import Unavailable
 from gateway.flow.values import Principal
 from gateway.identity.api_keys import ApiKeyRecord, ServiceAccount, principal_of
-from gateway.identity.current_rights import FORGET_S, PresentRights
+from gateway.identity.current_rights import FORGET_S, CurrentRights
 from tests.fakes.manual_clock import ManualClock
 
 NOW = datetime(2026, 11, 30, tzinfo=UTC)
@@ -39,9 +39,9 @@ class Keys:
     async def mark_used(self, used: dict[str, datetime]) -> None: ...
 
 
-def bench() -> tuple[Keys, ManualClock, PresentRights]:
+def bench() -> tuple[Keys, ManualClock, CurrentRights]:
     keys, clock = Keys(), ManualClock()
-    return keys, clock, PresentRights(keys, clock)
+    return keys, clock, CurrentRights(keys, clock)
 
 
 def narrow(keys: Keys) -> None:

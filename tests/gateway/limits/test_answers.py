@@ -12,9 +12,9 @@ from gateway.limits.claim import MICRO, Refusal, Settlement, claim_for
 from gateway.limits.denial import denial
 from gateway.limits.headers import duration_text, ratelimit_headers
 from gateway.limits.local import share_of
+from gateway.limits.messages import money_text, refusal_text
 from gateway.limits.settlements import PendingSettlements
 from gateway.limits.windows import Window
-from gateway.limits.wording import money_text, refusal_text
 
 ROOM = Headroom(60, 59, 12.2, 1000, 970, 61)
 NOW = datetime(2026, 11, 30, tzinfo=UTC)

@@ -35,13 +35,13 @@ EVERYBODY = (ANA_FIN, BEA_FIN, CAI_HR, ELSEWHERE, OTHER_ISSUER, NOBODYS, replace
     ],
 )
 def test_a_scope_is_a_domain_of_the_cache(scope: str, domains: list[int]) -> None:
-    salt, context = cache_salt(b"key"), Bench().arrival().context
+    salt, context = cache_salt(b"key"), Bench().incoming().context
     salts = [salt(principal, context, scope) for principal in EVERYBODY]
     assert [list(dict.fromkeys(salts)).index(one) for one in salts] == domains
 
 
 def test_no_two_scopes_and_no_two_data_classes_share_a_domain() -> None:
-    salt, context = cache_salt(b"key"), Bench().arrival().context
+    salt, context = cache_salt(b"key"), Bench().incoming().context
     odd = replace(ANA, department=ANA.subject, subject="x")
     salts = {salt(who, context, scope) for who in (ANA, odd) for scope in ("tenant", "department", "user")}
     assert len(salts) == 4, "one for the tenant, and ANA without a department is a domain of one"
@@ -68,7 +68,7 @@ async def test_the_pipeline_asks_for_the_domain_that_policy_says() -> None:
         return b"salt"
 
     pipeline._salt = salt
-    async with await pipeline.answer(bench.arrival()) as answer:
+    async with await pipeline.answer(bench.incoming()) as answer:
         assert [chunk async for chunk in answer]
     assert asked == ["user"]
 

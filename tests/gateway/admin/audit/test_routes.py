@@ -26,7 +26,7 @@ from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
 from gateway.errors import NotFound
 from gateway.flow.context import SystemClock, SystemIds
-from gateway.flow.growth import advance
+from gateway.flow.evolve import advance
 from gateway.flow.stages import Read
 from gateway.flow.values import Outcome, Principal
 from gateway.settings import AuditSettings

@@ -16,7 +16,7 @@ from tests.fakes.tiny_model import write_tiny_model
 
 RULE = (
     "  - {{id: {role}, effect: allow, subjects: {{roles: [{role}]}}, actions: [chat, completions, embeddings],"
-    " models: {{ids: [mini, tiny, embed]}}, obligations: {{{duties}}}}}\n"
+    " models: {{ids: [mini, tiny, embed]}}, obligations: {{{actions}}}}}\n"
 )
 DUTIES = {
     "plain": "maxOutputTokens: 500",
@@ -40,7 +40,7 @@ rules:
     actions: [chat]
     models: {ids: [mini]}
     obligations: {redaction: block}
-""" + "".join(RULE.format(role=role, duties=duties) for role, duties in DUTIES.items())
+""" + "".join(RULE.format(role=role, actions=actions) for role, actions in DUTIES.items())
 
 
 @pytest.fixture(scope="module")

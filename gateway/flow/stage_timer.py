@@ -6,7 +6,7 @@ from gateway.flow.context import Clock
 from gateway.flow.values import Timings
 
 
-class Laps:
+class StageTimer:
     """One stopwatch per request; all laps in microseconds."""
 
     __slots__ = (

@@ -24,18 +24,18 @@ from gateway.flow.values import Finding, Obligations
 from gateway.guardrails.phrases import NAME as PHRASES
 from gateway.guardrails.spans import Span
 
-Act = Literal["flag", "redact", "block"]
+GuardrailAction = Literal["flag", "redact", "block"]
 NOT_INSPECTED = "not_inspected"
 """The category of a text that could not be looked at. Never to be taken for a clean one."""
 
 
 @dataclass(frozen=True, slots=True)
-class Duties:
+class GuardrailActions:
     """None: not looked for."""
 
-    proven: Act | None
-    likely: Act | None
-    phrases: Act | None
+    proven: GuardrailAction | None
+    likely: GuardrailAction | None
+    phrases: GuardrailAction | None
     closed: bool
     """A text that cannot be inspected is refused."""
 
@@ -44,19 +44,19 @@ class Duties:
         """The text may be changed or stopped, so nothing of it may leave before it was inspected."""
         return self.proven in ("redact", "block")
 
-    def act(self, span: Span) -> Act:
+    def act(self, span: Span) -> GuardrailAction:
         return (self.proven if span.certain else self.likely) or "flag"
 
 
-def duties_of(obligations: Obligations) -> Duties | None:
+def actions_of(obligations: Obligations) -> GuardrailActions | None:
     """None where the policy asks for no inspection."""
     redaction, guardrails = obligations.redaction, obligations.guardrails
-    proven: Act | None = None if redaction == "off" else redaction
+    proven: GuardrailAction | None = None if redaction == "off" else redaction
     if proven is None and guardrails != "strict":
         return None
-    phrases: Act | None = None if guardrails == "off" else "block" if guardrails == "strict" else "flag"
+    phrases: GuardrailAction | None = None if guardrails == "off" else "block" if guardrails == "strict" else "flag"
     changes = proven in ("redact", "block")
-    return Duties(
+    return GuardrailActions(
         proven=proven,
         likely="redact" if changes else proven,
         phrases=phrases,
@@ -69,15 +69,17 @@ class Tally:
     """The findings, counted by kind, action and place; never with the text."""
 
     direction: Literal["in", "out"]
-    _counts: Counter[tuple[str, str, Act, bool, str]] = field(default_factory=Counter)
+    _counts: Counter[tuple[str, str, GuardrailAction, bool, str]] = field(default_factory=Counter)
 
-    def add(self, detector: str, category: str, act: Act, *, certain: bool, where: str, count: int = 1) -> None:
+    def add(
+        self, detector: str, category: str, act: GuardrailAction, *, certain: bool, where: str, count: int = 1
+    ) -> None:
         self._counts[detector, category, act, certain, where] += count
 
-    def span(self, span: Span, act: Act, where: str) -> None:
+    def span(self, span: Span, act: GuardrailAction, where: str) -> None:
         self.add(span.detector, span.category, act, certain=span.certain, where=where)
 
-    def not_inspected(self, where: str, act: Act = "flag") -> None:
+    def not_inspected(self, where: str, act: GuardrailAction = "flag") -> None:
         self.add("inspector", NOT_INSPECTED, act, certain=True, where=where)
 
     def findings(self) -> tuple[Finding, ...]:

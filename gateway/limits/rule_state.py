@@ -10,7 +10,7 @@ from gateway.limits.windows import carried_over
 
 
 @dataclass(slots=True)
-class Look:
+class RuleState:
     """One rule's counters at one instant, and what they say to a claim."""
 
     index: int
@@ -18,7 +18,7 @@ class Look:
     now_ms: int
     tally: Tally
     previous: Tally
-    flying: int
+    in_flight: int
 
     def rooms(self, claim: Claim) -> list[int]:
         """Output tokens that each limit of the rule leaves, in the order that clamps are blamed."""
@@ -26,9 +26,11 @@ class Look:
 
     def refusals(self, claim: Claim) -> list[Refusal]:
         found, limit = [], self.bound.rule.concurrent
-        if limit is not None and self.flying + 1 > limit:
+        if limit is not None and self.in_flight + 1 > limit:
             found.append(
-                Refusal(self.now_ms, "concurrency", self.index, self.flying, self.flying, limit, 1, 0, CONCURRENT.name)
+                Refusal(
+                    self.now_ms, "concurrency", self.index, self.in_flight, self.in_flight, limit, 1, 0, CONCURRENT.name
+                )
             )
         for dimension, limit in self._limits():
             least = self._least(dimension, limit, claim)

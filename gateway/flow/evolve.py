@@ -1,4 +1,4 @@
-"""`grow` and `advance`: a frozen slotted value with some fields changed, or with those of a later stage added.
+"""`evolve` and `advance`: a frozen slotted value with some fields changed, or with those of a later stage added.
 
 `dataclasses.replace` at a third of its price: a request goes through eight stages, and with `replace` that alone was a
 tenth of its time.
@@ -14,7 +14,7 @@ S = TypeVar("S")
 _moves: dict[tuple[type[Any], type[Any]], tuple[tuple[str, Any, Any], ...]] = {}
 
 
-def grow(value: T, **changes: Any) -> T:
+def evolve(value: T, **changes: Any) -> T:
     """For slotted dataclasses without `__post_init__`. Raises `TypeError` for a field that does not exist."""
     return advance(value, type(value), **changes)
 
