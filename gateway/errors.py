@@ -32,6 +32,7 @@ Configuration mistakes found at start are `ConfigError`: they never reach a call
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 
 class GatewayError(Exception):
@@ -190,6 +191,21 @@ _DENIED = frozenset(kind.status for kind in (Unauthenticated, NotPermitted, NotF
 def is_denial(status: int, code: str | None) -> bool:
     """`GatewayError.denies` of an answer of which no more is left than this."""
     return status in _DENIED or code == BlockedByPolicy.code
+
+
+@dataclass(frozen=True, slots=True)
+class Objection:
+    """Why a change may not be made, for functions that decide; `code` is the public error code."""
+
+    code: str
+    message: str
+    hint: str
+    param: str | None = None
+
+    def refusal(self) -> NotPermitted | Conflict:
+        """The error to raise: what would lock everybody out is a conflict, also for those who may do everything."""
+        kind = Conflict if self.code == "would_lock_out" else NotPermitted
+        return kind(self.message, code=self.code, hint=self.hint, param=self.param)
 
 
 class ConfigError(Exception):

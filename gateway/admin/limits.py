@@ -19,7 +19,7 @@ from gateway.access.history.service import AccessService
 from gateway.admin.bodies import AdminBody, Page, json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.models import card_of
-from gateway.admin.recording import changing
+from gateway.admin.recording import changing, reading
 from gateway.errors import InvalidRequest, NotFound, Unavailable
 from gateway.flow.values import LimitRule, Principal
 from gateway.limits.claim import BoundRule, Tally
@@ -109,8 +109,9 @@ def routes(service: LimitService, access: AccessService, guard: PermissionGuard)
         call: AdminCall = may_read,
     ) -> UsagePage:
         whose = Whose(user=user, department=department, roles=tuple(role or ()), model=model, purpose=purpose)
-        page = await _page(service, _rules(access, call, whose))
-        await guard.record(call, kind="access", target=f"usage/{_target(whose)}")
+        async with reading(guard, call, "usage") as event:
+            page = await _page(service, _rules(access, call, whose))
+            event.target = f"usage/{_target(whose)}"
         return page
 
     @router.get("/budgets", summary="The limits of the policy in force", response_model=BudgetPage)

@@ -21,7 +21,7 @@ IdempotencyKey = Annotated[str | None, Header(alias="Idempotency-Key", min_lengt
 
 @dataclass(slots=True)
 class Event:
-    """The event of a success, filled in by the route as it learns it."""
+    """What goes on record, filled in by the route as it learns it. A refusal keeps `reason` and `before_etag` of it."""
 
     target: str
     status: int = 200
@@ -29,6 +29,7 @@ class Event:
     before_etag: str | None = None
     after_etag: str | None = None
     diff: dict[str, Any] | None = None
+    approver: str | None = None
 
 
 @asynccontextmanager
@@ -59,6 +60,7 @@ async def _recorded(guard: PermissionGuard, call: AdminCall, kind: str, event: E
             status=error.status,
             error_code=error.code,
             reason=event.reason or error.detail,
+            before_etag=event.before_etag,
         )
         raise
     await guard.record(
@@ -70,6 +72,7 @@ async def _recorded(guard: PermissionGuard, call: AdminCall, kind: str, event: E
         before_etag=event.before_etag,
         after_etag=event.after_etag,
         diff=event.diff,
+        approver=event.approver,
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from uuid import UUID
 
-from gateway.errors import Conflict, NotFound, NotPermitted, PreconditionFailed, Unavailable
+from gateway.errors import Conflict, NotFound, Objection, PreconditionFailed, Unavailable
 from gateway.flow.context import Clock, IdSource, RequestContext
 from gateway.flow.values import Principal
 from gateway.identity.api_keys import (
@@ -22,7 +22,7 @@ from gateway.identity.api_keys import (
     effective_models,
     effective_roles,
 )
-from gateway.identity.narrowing import Objection, Rights, first_objection, rights_of, within
+from gateway.identity.narrowing import Rights, first_objection, rights_of, within
 from gateway.identity.repository import IdentityRepository
 from gateway.identity.revocations import RevocationList
 from gateway.identity.store import NameTaken, Superseded
@@ -264,7 +264,7 @@ class AccountService:
     @staticmethod
     def _refuse(objection: Objection | None) -> None:
         if objection is not None:
-            raise NotPermitted(objection.message, code=objection.code, hint=objection.hint, param=objection.param)
+            raise objection.refusal()
 
     def _demand_hasher(self) -> KeyHasher:
         if self._hasher is None:

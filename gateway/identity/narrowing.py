@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gateway.errors import Objection
 from gateway.flow.values import Principal
 from gateway.identity.claims import CLEARANCES
 
@@ -21,16 +22,6 @@ class Rights:
     models: tuple[str, ...] | None
     clearance: str | None
     department: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Objection:
-    """Why a change is refused; `code` is the public error code."""
-
-    code: str
-    message: str
-    hint: str
-    param: str | None = None
 
 
 def rights_of(caller: Principal, held_roles: Iterable[str]) -> Rights:

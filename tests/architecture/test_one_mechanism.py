@@ -18,8 +18,17 @@ MODULES = sorted((ROOT / "gateway").rglob("*.py"))
         (r"yaml\.(parse|compose|safe_load|load)\(", "gateway/documents/located_yaml.py"),
         (r'"string_type": "text"', "gateway/documents/validation_messages.py"),
         (r"get_close_matches\(", "gateway/documents/schema_walk.py"),
+        (r"class Objection\b", "gateway/errors.py"),
+        (r"guard\.record\(", "gateway/admin/recording.py"),
     ],
-    ids=["strict JSON", "YAML", "kinds of validation errors", "nearest name"],
+    ids=[
+        "strict JSON",
+        "YAML",
+        "kinds of validation errors",
+        "nearest name",
+        "objection",
+        "admin events",
+    ],
 )
 def test_there_is_one(pattern: str, home: str) -> None:
     found = [str(path.relative_to(ROOT)) for path in MODULES if re.search(pattern, path.read_text(encoding="utf-8"))]

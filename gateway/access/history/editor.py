@@ -21,7 +21,7 @@ from gateway.access.document.model import PolicySet
 from gateway.access.document.parsing import parse_source
 from gateway.access.document.problems import PolicyInvalid, Problem
 from gateway.access.document.source import MAX_BYTES, Source, read_source
-from gateway.access.history.grants import Objection, first_objection
+from gateway.access.history.grants import first_objection
 from gateway.access.history.own_rights import first_gain
 from gateway.access.history.repository import PolicyRepository
 from gateway.access.history.service import AccessService
@@ -42,6 +42,7 @@ from gateway.errors import (
     InvalidDocument,
     NotFound,
     NotPermitted,
+    Objection,
     PreconditionFailed,
     PreconditionRequired,
     RequestTooLarge,
@@ -281,9 +282,7 @@ class PolicyEditor:
         objection = await self.objection(base, candidate, change.author, change.context)
         if objection is None:
             return base
-        if objection.code == "would_lock_out":
-            raise Conflict(objection.message, code=objection.code, hint=objection.hint)
-        raise NotPermitted(objection.message, code=objection.code, hint=objection.hint)
+        raise objection.refusal()
 
     async def _replay(self, key: RequestKey) -> Written | None:
         found = await self.repository.replayed(key)

@@ -7,25 +7,16 @@ to others, but neither to themselves nor to an account of theirs, in no way at a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from gateway.access.decision.compiled_policy import CompiledRule, Snapshot
 from gateway.access.decision.evaluator import evaluate
 from gateway.access.document.vocabulary import ADMIN_ACTIONS
 from gateway.access.history.own_rights import first_gain
+from gateway.errors import Objection
 from gateway.flow.context import RequestContext
 from gateway.flow.values import Principal
 
 Entry = tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Objection:
-    """Why a change is refused; `code` is the public error code."""
-
-    code: str
-    message: str
-    hint: str
 
 
 def first_objection(

@@ -92,9 +92,10 @@ def routes(reader: AuditReader, guard: PermissionGuard, policies: PolicyVersions
         request: Request, query: Annotated[EventQuery, Query()], call: AdminCall = Depends(permitted)
     ) -> Response:
         """Newest first; `next_cursor` leads to older ones. With `Accept: text/csv`, the same rows as CSV."""
-        wanted = _filter(query, call, datetime.now(UTC))
-        page = await reader.events(wanted, limit=query.limit, cursor=query.cursor, moving_range=query.moving)
-        await guard.record(call, kind="access", target=f"audit/events?{_describe(query)}")
+        async with reading(guard, call, "audit/events") as event:
+            wanted = _filter(query, call, datetime.now(UTC))
+            page = await reader.events(wanted, limit=query.limit, cursor=query.cursor, moving_range=query.moving)
+            event.target = f"audit/events?{_describe(query)}"
         return page_answer(request, page, page.events, tuple(EventView.model_fields))
 
     @router.get("/requests", summary="Requests, newest first", responses={200: {"model": RequestPage}})
@@ -103,25 +104,20 @@ def routes(reader: AuditReader, guard: PermissionGuard, policies: PolicyVersions
     ) -> Response:
         """One row for each request that has ended: who, what, decided by which rule and why, and the result. The
         filters are those of the events."""
-        wanted = replace(_filter(query, call, datetime.now(UTC)), ended=True)
-        page = await reader.events(wanted, limit=query.limit, cursor=query.cursor, moving_range=query.moving)
-        records = await reader.records_of([event["request_id"] for event in page.events]) if page.events else ()
-        await guard.record(call, kind="access", target=f"audit/requests?{_describe(query)}")
+        async with reading(guard, call, "audit/requests") as event:
+            wanted = replace(_filter(query, call, datetime.now(UTC)), ended=True)
+            page = await reader.events(wanted, limit=query.limit, cursor=query.cursor, moving_range=query.moving)
+            records = await reader.records_of([event["request_id"] for event in page.events]) if page.events else ()
+            event.target = f"audit/requests?{_describe(query)}"
         return page_answer(request, page, request_views(page.events, records), tuple(RequestView.model_fields))
 
     @router.get("/events/{event_id}", summary="One audit event", responses={200: {"model": EventDetail}})
     async def event(event_id: UUID, call: AdminCall = Depends(permitted)) -> Response:
         """One event with its hashed record and its place in the chain."""
-        found = await reader.event(event_id, tenants=_tenants(call))
-        await guard.record(
-            call,
-            kind="access",
-            target=f"audit/events/{event_id}",
-            status=200 if found is not None else 404,
-            error_code=None if found is not None else "not_found",
-        )
-        if found is None:
-            raise NotFound("There is no such audit event.", param="event_id")
+        async with reading(guard, call, f"audit/events/{event_id}"):
+            found = await reader.event(event_id, tenants=_tenants(call))
+            if found is None:
+                raise NotFound("There is no such audit event.", param="event_id")
         return _json({"object": "audit.event", **found})
 
     @router.post(

@@ -16,7 +16,8 @@ from gateway.access.document.parsing import parse_policy
 from gateway.access.history.editor import Change, Written
 from gateway.access.history.versions import NewVersion
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.errors import GatewayError, InvalidRequest
+from gateway.admin.recording import Event, changing
+from gateway.errors import InvalidRequest
 
 _log = logging.getLogger("esclusa.policy")
 MAX_HEADER = 256
@@ -75,23 +76,18 @@ async def recorded(
     guard: PermissionGuard, call: AdminCall, request: Request, target: str, work: Callable[[], Awaitable[Written]]
 ) -> Written:
     """Do the work and write its audit event: before and after, or the reason of the refusal."""
-    reason = _header(request, "x-change-reason") or None
-    try:
+    async with changing(guard, call, target) as event:
+        event.reason = _header(request, "x-change-reason") or None
+        event.before_etag = _header(request, "if-match")
+        behalf = _header(request, "changed-by")
         written = await work()
-    except GatewayError as error:
-        await guard.record(
-            call,
-            kind="admin",
-            target=target,
-            status=error.status,
-            reason=reason,
-            before_etag=_header(request, "if-match"),
-            error_code=error.code,
-        )
-        raise
+        _tell(event, written, behalf)
+    return written
+
+
+def _tell(event: Event, written: Written, behalf: str | None) -> None:
     content = _content(written)
     diff = _diff(written, content)
-    behalf = _header(request, "changed-by")
     if behalf is not None:
         diff["changed_by"] = behalf
     gains = [warning.message for warning in written.warnings if warning.kind == "own_gain"]
@@ -101,18 +97,11 @@ async def recorded(
         diff["break_glass"] = list(written.break_glass)
         _log.warning("a policy change was made under a break-glass binding: %s", ", ".join(written.break_glass))
     approver = content.approver if content is not None else None
-    await guard.record(
-        call,
-        kind="admin",
-        target=target,
-        status=200 if written.stored is not None else 202,
-        reason=reason,
-        before_etag=written.before.etag if written.before is not None else None,
-        after_etag=written.stored.etag if written.stored is not None else None,
-        diff=diff,
-        approver=approver.subject if approver is not None else None,
-    )
-    return written
+    event.status = 200 if written.stored is not None else 202
+    event.before_etag = written.before.etag if written.before is not None else None
+    event.after_etag = written.stored.etag if written.stored is not None else None
+    event.diff = diff
+    event.approver = approver.subject if approver is not None else None
 
 
 def encode_cursor(version: int) -> str:

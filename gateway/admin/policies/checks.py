@@ -16,7 +16,7 @@ from gateway.access.history.service import AccessService
 from gateway.admin.bodies import document_body, read_document
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.policies.views import (
-    Objection,
+    ObjectionView,
     SimulationView,
     ValidationView,
     change_view,
@@ -24,6 +24,7 @@ from gateway.admin.policies.views import (
     simulation_view,
 )
 from gateway.admin.reach import holds, reach_of
+from gateway.admin.recording import reading
 from gateway.errors import Unavailable
 from gateway.flow.ports import PastDecisions
 
@@ -56,7 +57,7 @@ def routes(
             sha256=candidate.snapshot.sha256,
             warnings=[finding(warning) for warning in candidate.warnings],
             changes=[change_view(change) for change in changes],
-            objection=Objection(code=objection.code, message=objection.message) if objection else None,
+            objection=ObjectionView(code=objection.code, message=objection.message) if objection else None,
         )
 
     @router.post(
@@ -73,14 +74,15 @@ def routes(
         until: datetime | None = None,
     ) -> SimulationView:
         """Replays the decisions of the caller's tenant; those of all tenants with `tenants.all`."""
-        raw, syntax = await read_document(request)
-        candidate = await editor.check(raw, syntax)
-        if past is None:
-            raise Unavailable("No audit trail is connected to replay.", code="audit_unavailable")
-        reach = reach_of(service, call)
-        records = await past.recent(since=since, until=until, limit=limit, tenants=reach.tenants)
-        result = await asyncio.to_thread(simulate, candidate.snapshot, service.snapshot, records)
-        await guard.record(call, kind="access", target=f"policies:simulate?limit={limit}")
+        async with reading(guard, call, "policies:simulate") as event:
+            raw, syntax = await read_document(request)
+            candidate = await editor.check(raw, syntax)
+            if past is None:
+                raise Unavailable("No audit trail is connected to replay.", code="audit_unavailable")
+            reach = reach_of(service, call)
+            records = await past.recent(since=since, until=until, limit=limit, tenants=reach.tenants)
+            result = await asyncio.to_thread(simulate, candidate.snapshot, service.snapshot, records)
+            event.target = f"policies:simulate?limit={limit}"
         return simulation_view(
             result,
             [finding(warning) for warning in candidate.warnings],

@@ -15,7 +15,8 @@ from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.policies.changes import parse_stored, recorded
 from gateway.admin.policies.views import ProposalPage, ProposalView, change_view, proposal_view
 from gateway.admin.reach import reach_of
-from gateway.errors import GatewayError, NotFound
+from gateway.admin.recording import changing
+from gateway.errors import NotFound
 
 
 def routes(service: AccessService, editor: PolicyEditor, guard: PermissionGuard) -> APIRouter:
@@ -60,13 +61,8 @@ def routes(service: AccessService, editor: PolicyEditor, guard: PermissionGuard)
         "/policies/proposals/{proposal_id}:reject", summary="Turn a proposal down", response_model=ProposalView
     )
     async def reject(proposal_id: UUID, call: AdminCall = may_approve) -> Response:
-        target = f"policies/proposals/{proposal_id}:reject"
-        try:
+        async with changing(guard, call, f"policies/proposals/{proposal_id}:reject"):
             rejected = await editor.reject(proposal_id, call.principal)
-        except GatewayError as error:
-            await guard.record(call, kind="admin", target=target, status=error.status, error_code=error.code)
-            raise
-        await guard.record(call, kind="admin", target=target)
         return JSONResponse(proposal_view(rejected, reach_of(service, call)).model_dump(mode="json"))
 
     return router

@@ -106,7 +106,7 @@ class WriteView(BaseModel):
     replayed: bool = Field(False, description="true when this `Idempotency-Key` had already been served")
 
 
-class Objection(BaseModel):
+class ObjectionView(BaseModel):
     code: str
     message: str
 
@@ -118,7 +118,7 @@ class ValidationView(BaseModel):
     errors: list[Finding] = []
     warnings: list[Finding] = []
     changes: list[Change] = Field([], description="against the policy in force")
-    objection: Objection | None = Field(None, description="why you would be refused to write it now")
+    objection: ObjectionView | None = Field(None, description="why you would be refused to write it now")
 
 
 class FlipView(BaseModel):

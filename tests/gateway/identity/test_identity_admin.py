@@ -312,6 +312,18 @@ async def test_pages_follow_a_cursor_and_tell_the_total(api: Api) -> None:
     assert (seen, cursor, page["total"], page["has_more"]) == (names[::-1], None, 5, False)
 
 
+async def test_a_last_page_that_is_full_promises_no_other(api: Api) -> None:
+    account = await api.account("first")
+    await api.account("second")
+    for number in range(2):
+        await api.key(account, name=f"ci-{number}")
+        revoked = {"kind": "subject", "issuer": "https://idp.example", "subject": f"u-{number}", "reason": "left"}
+        await api.call("POST", "/admin/v1/revocations", revoked)
+    for path in (ACCOUNTS, f"{ACCOUNTS}/{account['id']}/keys", "/admin/v1/revocations"):
+        page = (await api.call("GET", f"{path}?limit=2")).json()
+        assert (len(page["data"]), page["total"], page["has_more"], page["next_cursor"]) == (2, 2, False, None)
+
+
 async def test_repeated_request_with_its_key_has_one_effect(api: Api) -> None:
     body = {"name": "nightly", "roles": ["analyst"]}
     first = await api.call("POST", ACCOUNTS, body, idempotency_key="req-1")

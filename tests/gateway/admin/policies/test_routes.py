@@ -197,6 +197,12 @@ async def test_versions_are_paged_newest_first(stage: PolicyStage) -> None:
     assert (first["has_more"], rest["has_more"], rest["next_cursor"], first["total"]) == (True, False, None, 5)
 
 
+async def test_a_header_that_cannot_be_recorded_is_refused_before_anything_is_written(stage: PolicyStage) -> None:
+    response = await stage.put(SMALLER, changed_by="x" * 257)
+    assert (response.status_code, code(response)) == (400, "invalid_header")
+    assert (stage.service.version, stage.events[-1].kind, stage.events[-1].allowed) == (1, "admin", False)
+
+
 async def test_a_cursor_that_was_not_issued_answers_400(stage: PolicyStage) -> None:
     for cursor in ("zzz", "djF4", "MTI", "🙂"):
         response = await stage.call("GET", "/policies/versions", params={"cursor": cursor})
