@@ -18,15 +18,13 @@ from gateway.api.body import BodyReader
 from gateway.api.edge_middleware import EdgeMiddleware
 from gateway.api.errors import install_handlers
 from gateway.api.openapi import Document, describe
-from gateway.api.refusals import Refusals
 from gateway.api.startup_app import BootProgress, StartupApp
 from gateway.descriptors import DescriptorPlan
 from gateway.errors import ConfigError
-from gateway.flow.context import SystemIds
 from gateway.server import GatewayServer, fit_descriptors, handle_signals, listen, make_server
 from gateway.settings import Settings
 from gateway.wiring.running_services import Services
-from gateway.wiring.services import open_services
+from gateway.wiring.services import open_services, startup_server
 
 Prepare = Callable[[BootProgress], Awaitable[Settings]]
 Ready = Callable[[Services, str], Awaitable[None]]
@@ -128,9 +126,7 @@ async def serve(
         raise
     host, port = listener.getsockname()[:2]
     url = f"http://{'[' + host + ']' if ':' in host else host}:{port}"
-    refusals = Refusals()
-    startup_app = StartupApp(progress, SystemIds(), refusals)
-    server = make_server(startup_app, http, refusals)
+    startup_app, server = startup_server(progress, http)
     running = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     restore = handle_signals(stop, server)
     boot = asyncio.create_task(

@@ -22,7 +22,7 @@ from gateway.api.proxies import TrustedProxies
 from gateway.api.refusals import Refusals
 from gateway.descriptors import DescriptorPlan, plan_descriptors, raise_limit
 from gateway.errors import ConfigError
-from gateway.flow.context import SystemIds
+from gateway.flow.context import IdSource
 from gateway.settings import HttpSettings, Settings
 
 _log = logging.getLogger("esclusa.server")
@@ -150,7 +150,7 @@ def fit_descriptors(settings: Settings) -> DescriptorPlan:
     return plan
 
 
-def make_server(app: ASGIApp, settings: HttpSettings, refusals: Refusals | None = None) -> GatewayServer:
+def make_server(app: ASGIApp, settings: HttpSettings, ids: IdSource, refusals: Refusals | None = None) -> GatewayServer:
     protocol = guarded(
         ConnectionLimits(
             header_timeout_s=settings.header_timeout_s,
@@ -162,7 +162,7 @@ def make_server(app: ASGIApp, settings: HttpSettings, refusals: Refusals | None 
             max_connections_per_address=settings.max_connections_per_address,
             max_unsent_bytes=settings.max_unsent_bytes,
         ),
-        ids=SystemIds(),
+        ids=ids,
         trusted=TrustedProxies(settings.trusted_proxies).trust,
         refusals=refusals,
     )

@@ -190,25 +190,16 @@ def verify(
 def _with_trail(config: Path | None, work: Callable[[AuditReader, AsyncEngine, Path], Awaitable[T]]) -> T:
     from sqlalchemy.exc import SQLAlchemyError
 
-    from gateway.audit.reader import AuditReader
-    from gateway.audit.shipping_loop import Lag
     from gateway.errors import ConfigError, Unavailable
     from gateway.local.datastores import open_database
     from gateway.local.paths import spool_dir
-    from gateway.storage.postgres import make_engine
+    from gateway.wiring.commands import open_trail
 
     settings = _settings(config)
 
-    async def as_it_is(_timeout_s: float) -> Lag:
-        return Lag(watermark=datetime.now(UTC), seconds=0.0)
-
     async def run() -> T:
-        async with open_database(settings) as url:
-            engine = make_engine(url, pool_size=1, statement_timeout_s=600.0, application_name="esclusa-audit")
-            try:
-                return await work(AuditReader(engine, cursor_key=b"", settle=as_it_is), engine, spool_dir(settings))
-            finally:
-                await engine.dispose()
+        async with open_database(settings) as url, open_trail(url) as (reader, engine):
+            return await work(reader, engine, spool_dir(settings))
 
     try:
         return asyncio.run(run())

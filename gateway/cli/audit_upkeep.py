@@ -83,23 +83,18 @@ def retain(
 
 
 def _with_audit(config: Path | None, work: Callable[[AsyncEngine, AuditService], Awaitable[T]]) -> T:
-    from contextlib import AsyncExitStack
-
     from sqlalchemy.exc import SQLAlchemyError
 
-    from gateway.cli.on_record import open_audit
     from gateway.errors import ConfigError
     from gateway.local.datastores import open_database
     from gateway.settings import load_settings
-    from gateway.storage.postgres import make_engine
+    from gateway.wiring.commands import open_upkeep
 
     settings = load_settings(config)
 
     async def run() -> T:
-        async with open_database(settings) as url, AsyncExitStack() as stack:
-            engine = make_engine(url, pool_size=4, statement_timeout_s=600.0, application_name="esclusa-audit")
-            stack.push_async_callback(engine.dispose)
-            return await work(engine, await open_audit(engine, settings, stack))
+        async with open_database(settings) as url, open_upkeep(url, settings) as (engine, audit):
+            return await work(engine, audit)
 
     try:
         return asyncio.run(run())

@@ -13,17 +13,14 @@ from pathlib import Path
 
 from gateway.access.document.diff import Difference, differences, summary
 from gateway.access.document.parsing import parse_policy
-from gateway.access.history.repository import PolicyRepository
 from gateway.access.history.versions import Author, NewVersion, StaleVersion, StoredVersion
-from gateway.cli.on_record import open_audit
+from gateway.cli.on_record import ISSUER
 from gateway.cli.policy_files import LoadedPolicy, load_policy, run_file, syntax_of
 from gateway.errors import ConfigError
-from gateway.flow.context import RequestContext, SystemClock, SystemIds
 from gateway.flow.values import AdminEvent, ModelCard, Principal
 from gateway.settings import Settings
-from gateway.storage.postgres import make_engine
+from gateway.wiring.commands import command_context, open_policies, start_audit
 
-ISSUER = "esclusa-cli"
 DEFAULT_REASON = "applied from the command line"
 
 
@@ -42,16 +39,14 @@ async def apply_to_database(
     """
     loaded = _checked(path, catalog)
     async with AsyncExitStack() as stack:
-        engine = make_engine(database_url, pool_size=2)
-        stack.push_async_callback(engine.dispose)
-        repository = PolicyRepository(engine)
+        engine, repository = await stack.enter_async_context(open_policies(database_url))
         current = await repository.current()
         if if_match is not None and (current is None or current.etag != if_match):
             raise ConfigError(
                 f"the policy in force is {current.etag if current else 'none'}, not {if_match}",
                 hint="look at it again before you overwrite it",
             )
-        audit = await open_audit(engine, settings, stack)
+        audit = await start_audit(engine, settings, stack)
         content = NewVersion(
             source=loaded.source.text,
             syntax=syntax_of(path),
@@ -76,11 +71,8 @@ async def compare_with_database(
 ) -> tuple[Difference, ...]:
     """The changes `apply_to_database` would make; writes nothing. The document must compile and pass its tests."""
     loaded = _checked(path, catalog)
-    engine = make_engine(database_url, pool_size=1)
-    try:
-        current = await PolicyRepository(engine).current()
-    finally:
-        await engine.dispose()
+    async with open_policies(database_url) as (_, repository):
+        current = await repository.current()
     if current is None:
         return (Difference("policy", "added"),)
     before = parse_policy(current.content.source, name="policy", syntax=current.content.syntax)
@@ -97,7 +89,7 @@ def _checked(path: Path, catalog: Sequence[ModelCard]) -> LoadedPolicy:
 
 def event_of(before: StoredVersion | None, stored: StoredVersion) -> AdminEvent:
     """The audit event of such a change: who at the keyboard, why, and what changed."""
-    clock, author, after = SystemClock(), stored.content.author, stored.content
+    author, after = stored.content.author, stored.content
     changes = None
     if before is not None:
         old = before.content
@@ -108,13 +100,7 @@ def event_of(before: StoredVersion | None, stored: StoredVersion) -> AdminEvent:
             )
         )
     return AdminEvent(
-        context=RequestContext(
-            request_id=SystemIds().uuid7(),
-            received_at=clock.now(),
-            started_s=clock.monotonic_s(),
-            route="esclusa policy apply --database",
-            method="CLI",
-        ),
+        context=command_context("esclusa policy apply --database"),
         principal=Principal(author.tenant, author.issuer, author.subject),
         kind="admin",
         action="policy.write",

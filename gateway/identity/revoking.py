@@ -5,7 +5,6 @@ Owns the order of the steps and what may not be revoked (oneself). The list that
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -44,13 +43,11 @@ class RevocationService:
         *,
         clock: Clock,
         ids: IdSource,
-        changed: Callable[[], None] | None = None,
     ) -> None:
         self._store = store
         self._revocations = revocations
         self._clock = clock
         self._ids = ids
-        self._changed = changed
 
     async def revoke(self, caller: Caller, asked: RevocationRequest) -> Revocation:
         """In force here on return, everywhere within 5 s."""
@@ -106,8 +103,6 @@ class RevocationService:
         return await self.get(caller, revocation_id)
 
     async def _propagate(self) -> None:
-        if self._changed is not None:
-            self._changed()
         await self._revocations.refresh()
 
 

@@ -1,4 +1,4 @@
-"""Every admin route in one place, so that `wiring` names the services and nothing else."""
+"""The admin API: its routes, and the services that only they use."""
 
 from __future__ import annotations
 
@@ -26,16 +26,9 @@ from gateway.audit.reader import AuditReader
 from gateway.flow.context import Clock, IdSource, RequestContext
 from gateway.flow.operation import EngineOperator
 from gateway.flow.values import Principal
-from gateway.identity.accounts import AccountService
-from gateway.identity.repository import IdentityRepository
-from gateway.identity.revocation_store import PostgresRevocationStore
-from gateway.identity.revocations import RevocationList
-from gateway.identity.revoking import RevocationService
-from gateway.identity.service import IdentityService
-from gateway.identity.store import IdentityStore
 from gateway.limits.service import LimitService
-from gateway.settings import IdentitySettings
 from gateway.storage.idempotency import IdempotencyStore
+from gateway.wiring.identity import IdentityParts, account_service, revocation_service
 
 SEEN = timedelta(days=30)
 """How long somebody counts as what the trail knows them as, where they change the policy."""
@@ -46,11 +39,8 @@ class AdminParts:
     """The services that the admin API governs."""
 
     access: AccessService
-    identity: IdentityService
-    identity_store: IdentityStore
+    identity: IdentityParts
     requests: IdempotencyStore
-    identity_settings: IdentitySettings
-    revocations: RevocationList
     limits: LimitService
     audit: AuditReader
     contents: ContentReader
@@ -66,15 +56,7 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
     def held_roles(principal: Principal, context: RequestContext) -> frozenset[str]:
         return effective_subject(parts.access.snapshot, principal, context.received_at).roles
 
-    accounts = AccountService(
-        IdentityRepository(parts.identity_store),
-        parts.identity_settings,
-        clock=parts.clock,
-        ids=parts.ids,
-        revocations=parts.revocations,
-        held_roles=held_roles,
-        changed=parts.identity.forget,
-    )
+    accounts = account_service(parts.identity, parts.ids, held_roles)
 
     async def seen_as(author: Principal) -> Sequence[Principal]:
         names = [(author.issuer, author.subject), *(() if author.owner is None else (author.owner,))]
@@ -86,22 +68,19 @@ def admin_routers(parts: AdminParts) -> tuple[APIRouter, ...]:
     async def policy_version(call: AdminCall, version: int) -> VersionDetail:
         return version_detail(await editor.version(version), reach_of(parts.access, call))
 
-    revoking = RevocationService(
-        PostgresRevocationStore(parts.identity_store), parts.revocations, clock=parts.clock, ids=parts.ids
-    )
     return (
         policies.routes(parts.access, editor, parts.guard, past=parts.audit),
         authz.routes(
             parts.access,
             parts.guard,
-            claims=ClaimsReader(parts.identity_settings, parts.clock),
+            claims=ClaimsReader(parts.identity.settings, parts.clock),
             limits=parts.limits,
         ),
         models.routes(parts.access, parts.guard),
         engines.routes(parts.engines, parts.requests, parts.guard, node_id=parts.node_id),
         limits.routes(parts.limits, parts.access, parts.guard),
         keys.routes(accounts, parts.guard),
-        revocations.routes(revoking, parts.guard),
+        revocations.routes(revocation_service(parts.identity, parts.ids), parts.guard),
         audit.routes(parts.audit, parts.guard, policy_version),
         content.routes(parts.contents, parts.guard),
     )

@@ -27,7 +27,7 @@ from gateway.telemetry.exposition import metrics_app
 from gateway.telemetry.metrics import StateCollector
 
 _log = logging.getLogger("esclusa.wiring")
-MakeServer = Callable[[ASGIApp, HttpSettings], uvicorn.Server]
+MakeServer = Callable[[ASGIApp, HttpSettings, IdSource], uvicorn.Server]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Services:
 
     def serve_metrics(self, make_server: MakeServer, listener: socket.socket) -> Callable[[], Awaitable[None]]:
         """Serve `/metrics` on a bound socket; returns what stops it."""
-        server = make_server(metrics_app(self.registry), self.settings.http)
+        server = make_server(metrics_app(self.registry), self.settings.http, self.ids)
         task = asyncio.create_task(server.serve(sockets=[listener]), name="metrics")
 
         async def stop() -> None:

@@ -24,7 +24,8 @@ from gateway.access.history.service import AccessService
 from gateway.admin.guard import PermissionGuard
 from gateway.api.admission import InFlight
 from gateway.api.health import Part, Readiness
-from gateway.api.startup_app import BootProgress
+from gateway.api.refusals import Refusals
+from gateway.api.startup_app import BootProgress, StartupApp
 from gateway.audit.content import ContentSealer
 from gateway.audit.content_keys import load_content_keys
 from gateway.audit.content_reader import ContentReader
@@ -42,11 +43,7 @@ from gateway.guardrails.inspector import GuardrailInspector
 from gateway.identity.local_copies import IdentityCopies
 from gateway.identity.metrics import IdentityCollector
 from gateway.identity.providers import warnings_of_people
-from gateway.identity.repository import IdentityRepository
-from gateway.identity.revocation_store import PostgresRevocationStore
-from gateway.identity.revocations import RevocationList
 from gateway.identity.service import IdentityService
-from gateway.identity.store import IdentityStore
 from gateway.limits.denial import denial
 from gateway.limits.service import LimitService
 from gateway.limits.store import ValkeyStore
@@ -54,8 +51,8 @@ from gateway.places import default_policy, snapshot_dir, spool_dir
 from gateway.readiness import policy_state, read_parts
 from gateway.routing.catalog import LOCAL_BACKEND, catalog_from
 from gateway.routing.router import ComplexityRouter
-from gateway.server import plan_for
-from gateway.settings import AuditSettings, Settings
+from gateway.server import GatewayServer, make_server, plan_for
+from gateway.settings import AuditSettings, HttpSettings, Settings
 from gateway.storage.idempotency import IdempotencyStore
 from gateway.storage.migrate import upgrade
 from gateway.storage.postgres import make_engine
@@ -64,6 +61,7 @@ from gateway.storage.valkey import ValkeyLink, parse_address, tls_context
 from gateway.telemetry.loop_lag import watch_loop_lag
 from gateway.telemetry.metrics import GatewayMetrics, PartCollector, StateCollector
 from gateway.wiring.admin_api import AdminParts, admin_routers
+from gateway.wiring.identity import identity_parts
 from gateway.wiring.running_services import Services
 
 _log = logging.getLogger("esclusa.wiring")
@@ -117,13 +115,9 @@ async def open_services(
             seals_content=sealer is not None,
         )
         await _start(access, stack)
-        store = IdentityStore(engine)
         copies = IdentityCopies(snapshot_dir(settings), settings.identity)
-        revocations = RevocationList(
-            PostgresRevocationStore(store), settings.identity, clock, listen_url=store.database_url, copy=copies
-        )
-        keys = IdentityRepository(store) if settings.identity.api_key_pepper is not None else None
-        identity = IdentityService(settings.identity, clock=clock, keys=keys, revocations=revocations, copies=copies)
+        callers = identity_parts(engine, settings.identity, clock, copies=copies)
+        identity = callers.service
         await _start(identity, stack)
         own_boot, dead_boots = audit.boots
         limits = _limiter(settings, clock, ids, own_boot, dead_boots)
@@ -162,11 +156,8 @@ async def open_services(
         guard = PermissionGuard(identity, access, audit)
         admin = AdminParts(
             access=access,
-            identity=identity,
-            identity_store=store,
+            identity=callers,
             requests=IdempotencyStore(engine),
-            identity_settings=settings.identity,
-            revocations=revocations,
             limits=limits,
             audit=AuditReader(engine, cursor_key=audit.cursor_key, settle=audit.settle, key=audit.commitment_key),
             contents=ContentReader(engine, sealer, settle=audit.settle),
@@ -179,7 +170,7 @@ async def open_services(
         lag = asyncio.create_task(watch_loop_lag(metrics.loop_lag), name="loop lag")
         stack.callback(lag.cancel)
 
-        watch = PostgresWatch(store.database_url)
+        watch = PostgresWatch(engine.url.render_as_string(hide_password=False))
         watching = asyncio.create_task(watch.run(), name="postgres watch")
         stack.callback(watching.cancel)
 
@@ -212,6 +203,13 @@ async def open_services(
             engines=engines,
             warnings=lambda: (*access.warnings, *warnings_of_people(settings.identity, settings.access)),
         )
+
+
+def startup_server(progress: BootProgress, http: HttpSettings) -> tuple[StartupApp, GatewayServer]:
+    """The app that answers while the services are being opened, and the server that it runs on."""
+    ids, refusals = SystemIds(), Refusals()
+    app = StartupApp(progress, ids, refusals)
+    return app, make_server(app, http, ids, refusals)
 
 
 async def _database(settings: Settings, stack: AsyncExitStack, progress: BootProgress) -> AsyncEngine:

@@ -11,6 +11,7 @@ from typing import Any
 import uvloop
 from starlette.types import Receive, Scope, Send
 
+from gateway.flow.context import SystemIds
 from gateway.server import GatewayServer, listen, make_server
 from gateway.settings import HttpSettings
 
@@ -128,7 +129,7 @@ class ServerThread:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.errors.append(context))
         listener = listen("127.0.0.1", 0)
         self.url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        self.server = make_server(self.script, self._settings)
+        self.server = make_server(self.script, self._settings, SystemIds())
         serving = asyncio.create_task(self.server.serve(sockets=[listener]))
         while not self.server.started:  # noqa: ASYNC110 - uvicorn tells nobody
             await asyncio.sleep(0.005)

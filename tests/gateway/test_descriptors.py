@@ -18,6 +18,7 @@ from gateway.backends.openai_http import OpenAIBackend
 from gateway.descriptors import is_shortage, plan_descriptors
 from gateway.errors import GatewayError
 from gateway.flow.boundary import BOUNDARY
+from gateway.flow.context import SystemIds
 from gateway.server import make_server, plan_for
 from gateway.settings import HttpSettings, Settings, UpstreamSettings
 from tests.fakes.exhausted import no_descriptor_left
@@ -105,7 +106,7 @@ async def _crowd_without_descriptors() -> tuple[int, list[bytes]]:
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    server = make_server(app, HttpSettings(shutdown_grace_s=1))
+    server = make_server(app, HttpSettings(shutdown_grace_s=1), SystemIds())
     address = listener.getsockname()
     serving = asyncio.create_task(server.serve(sockets=[listener]))
     clients = [socket.socket() for _ in range(20)]

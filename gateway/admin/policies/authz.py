@@ -30,7 +30,7 @@ from gateway.flow.values import LimitRule, Principal
 from gateway.limits.service import LimitService
 from gateway.limits.store import StoreUnavailable
 
-ClaimsReader = Callable[[Mapping[str, Any]], Principal]
+ReadClaims = Callable[[Mapping[str, Any]], Principal]
 """Claims of a token, as if they were verified, to a principal. Raises `GatewayError`."""
 
 
@@ -116,7 +116,7 @@ def routes(
     service: AccessService,
     guard: PermissionGuard,
     *,
-    claims: ClaimsReader | None = None,
+    claims: ReadClaims | None = None,
     limits: LimitService | None = None,
 ) -> APIRouter:
     router = APIRouter(prefix="/admin/v1", tags=["policies"])
@@ -146,7 +146,7 @@ def routes(
     return router
 
 
-def _principal(body: ExplainBody, claims: ClaimsReader | None, own_tenant: str) -> Principal:
+def _principal(body: ExplainBody, claims: ReadClaims | None, own_tenant: str) -> Principal:
     if (body.principal is None) == (body.claims is None):
         raise InvalidRequest("Expected either `principal` or `claims`.", code="invalid_value", param="principal")
     if body.claims is not None:

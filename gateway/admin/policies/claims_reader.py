@@ -16,7 +16,7 @@ HOUR_S = 3600
 
 
 class ClaimsReader:
-    """Implements `admin.authz.ClaimsReader` with the mapping of the configured providers."""
+    """`authz.ReadClaims` with the mapping of the configured providers."""
 
     def __init__(self, settings: IdentitySettings, clock: Clock) -> None:
         self._providers = ProviderTable(settings.providers)

@@ -21,15 +21,14 @@ from gateway.api.errors import install_handlers
 from gateway.errors import GatewayError, Unavailable
 from gateway.flow.context import RequestContext, SystemClock, SystemIds
 from gateway.flow.values import AdminEvent, Credential, Principal
-from gateway.identity.accounts import AccountChange, AccountService, Caller
+from gateway.identity.accounts import AccountChange, Caller
 from gateway.identity.repository import IdentityRepository
-from gateway.identity.revocation_store import PostgresRevocationStore
-from gateway.identity.revocations import Revocation, RevocationIndex, RevocationList
-from gateway.identity.revoking import RevocationService
+from gateway.identity.revocations import Revocation, RevocationIndex
 from gateway.identity.service import IdentityService
 from gateway.identity.store import IdentityStore
 from gateway.settings import IdentitySettings
 from gateway.storage.postgres import make_engine
+from gateway.wiring.identity import account_service, identity_parts, revocation_service
 from tests.fakes.doors import KnownCallers, RoleGrants
 from tests.fakes.hang_guard import HANG_S
 from tests.fakes.issuer import TestIssuer
@@ -77,31 +76,11 @@ class Replica:
     """One gateway's identity over a database that others share."""
 
     def __init__(self, engine: AsyncEngine, settings: IdentitySettings, issuer: TestIssuer, *, listen: bool) -> None:
-        clock, store = SystemClock(), IdentityStore(engine)
-        self.repository = IdentityRepository(store)
-        revocation_store = PostgresRevocationStore(store)
-        self.revocations = RevocationList(
-            revocation_store, settings, clock, listen_url=store.database_url if listen else None
-        )
-        self.identity = IdentityService(
-            settings,
-            clock=clock,
-            key_sources={"corp": issuer},
-            keys=self.repository,
-            revocations=self.revocations,
-        )
-        self.accounts = AccountService(
-            self.repository,
-            settings,
-            clock=clock,
-            ids=SystemIds(),
-            revocations=self.revocations,
-            changed=self.identity.forget,
-        )
-        self.revoking = RevocationService(
-            revocation_store, self.revocations, clock=clock, ids=SystemIds(), changed=self.identity.forget
-        )
-        self.context = RequestContext(SystemIds().uuid7(), clock.now(), clock.monotonic_s(), "/v1/chat/completions")
+        clock, ids = SystemClock(), SystemIds()
+        parts = identity_parts(engine, settings, clock, key_sources={"corp": issuer}, listen=listen)
+        self.repository, self.revocations, self.identity = parts.repository, parts.revocations, parts.service
+        self.accounts, self.revoking = account_service(parts, ids), revocation_service(parts, ids)
+        self.context = RequestContext(ids.uuid7(), clock.now(), clock.monotonic_s(), "/v1/chat/completions")
 
     async def ask(self, key: str) -> Principal:
         return await self.identity.authenticate(Credential("authorization", key), self.context)

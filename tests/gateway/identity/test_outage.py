@@ -17,18 +17,15 @@ from sqlalchemy.engine import make_url
 from gateway.errors import GatewayError
 from gateway.flow.context import RequestContext, SystemClock, SystemIds
 from gateway.flow.values import Credential, Principal
-from gateway.identity.accounts import AccountChange, AccountService, Caller, NewKey
+from gateway.identity.accounts import AccountChange, Caller, NewKey
 from gateway.identity.local_copies import IdentityCopies
-from gateway.identity.repository import IdentityRepository
-from gateway.identity.revocation_store import PostgresRevocationStore
-from gateway.identity.revocations import RevocationList, SavedRevocations
-from gateway.identity.revoking import RevocationRequest, RevocationService
-from gateway.identity.service import IdentityService
-from gateway.identity.store import IdentityStore
+from gateway.identity.revocations import SavedRevocations
+from gateway.identity.revoking import RevocationRequest
 from gateway.local.postgres import PrivatePostgres
 from gateway.settings import IdentitySettings
 from gateway.storage.migrate import upgrade
 from gateway.storage.postgres import make_engine
+from gateway.wiring.identity import account_service, identity_parts, revocation_service
 from tests.fakes.issuer import TestIssuer
 from tests.fakes.slow_proxy import SlowProxy
 from tests.gateway.identity.conftest import eventually
@@ -64,22 +61,10 @@ class Gateway:
     def __init__(self, url: str, settings: IdentitySettings, issuer: TestIssuer, folder: Path) -> None:
         clock, ids = SystemClock(), SystemIds()
         self.engine = make_engine(url, pool_size=5, statement_timeout_s=None, connect_timeout_s=2.0)
-        store = IdentityStore(self.engine)
-        repository, copies = IdentityRepository(store), IdentityCopies(folder, settings)
-        kept = PostgresRevocationStore(store)
-        self.revocations = RevocationList(kept, settings, clock, copy=copies)
-        self.identity = IdentityService(
-            settings,
-            clock=clock,
-            key_sources={"corp": issuer},
-            keys=repository,
-            revocations=self.revocations,
-            copies=copies,
-        )
-        self.accounts = AccountService(
-            repository, settings, clock=clock, ids=ids, revocations=self.revocations, changed=self.identity.forget
-        )
-        self.revoking = RevocationService(kept, self.revocations, clock=clock, ids=ids)
+        copies = IdentityCopies(folder, settings)
+        parts = identity_parts(self.engine, settings, clock, copies=copies, key_sources={"corp": issuer}, listen=False)
+        self.revocations, self.identity = parts.revocations, parts.service
+        self.accounts, self.revoking = account_service(parts, ids), revocation_service(parts, ids)
         self.context = RequestContext(ids.uuid7(), clock.now(), clock.monotonic_s(), "/v1/chat/completions")
         owner = Principal("acme", issuer.issuer, f"owner-{ids.uuid7()}", roles=frozenset({"analyst"}))
         self.owner = Caller(owner, self.context)
