@@ -19,12 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.audit.canonical import CommitmentKey, parse_json
-from gateway.audit.cursor import CursorPosition, decode_cursor, encode_cursor
+from gateway.audit.cursor import CursorPosition, seal, unseal
 from gateway.audit.shipping_loop import Lag
 from gateway.audit.system_event import PHASE
 from gateway.audit.tables import audit_event, plain
 from gateway.errors import Unavailable
 from gateway.flow.values import Effect, PastDecision, Principal
+from gateway.storage.pagination import decode_cursor, page_of
 
 MAX_LIMIT = 500
 STATEMENT_TIMEOUT_MS = 5000
@@ -120,7 +121,7 @@ class AuditReader:
     ) -> Page:
         """One page. Raises `InvalidRequest` (400 `invalid_cursor`) and `Unavailable` (503 `audit_unavailable`)."""
         fingerprint = wanted.fingerprint(without_range=moving_range)
-        place = None if cursor is None else decode_cursor(self._key, cursor, fingerprint)
+        place = decode_cursor(cursor, lambda sealed: unseal(self._key, sealed, fingerprint))
         lag = await self._settle(SETTLE_S)
         limit = max(1, min(limit, MAX_LIMIT))
         statement = (
@@ -135,14 +136,12 @@ class AuditReader:
             )
         async with self._reading(lag) as connection:
             found = (await connection.execute(statement)).mappings().all()
-        page = tuple(plain(row) for row in found[:limit])
-        more = len(found) > limit
-        following = CursorPosition(page[-1]["ts"], page[-1]["event_id"]) if more else None
-        return Page(
-            events=page,
-            next_cursor=None if following is None else encode_cursor(self._key, following, fingerprint),
-            lag=lag,
+        page = page_of(
+            tuple(map(plain, found)),
+            limit,
+            lambda row: seal(self._key, CursorPosition(row["ts"], row["event_id"]), fingerprint),
         )
+        return Page(events=tuple(page.rows), next_cursor=page.next_cursor, lag=lag)
 
     async def event(self, event_id: UUID, *, tenants: tuple[str, ...] | None = None) -> Mapping[str, Any] | None:
         """One event with its record, personal values and place in the chain; None when there is none to be seen."""

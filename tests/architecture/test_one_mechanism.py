@@ -19,6 +19,8 @@ MODULES = sorted((ROOT / "gateway").rglob("*.py"))
         (r'"string_type": "text"', "gateway/documents/validation_messages.py"),
         (r"get_close_matches\(", "gateway/documents/schema_walk.py"),
         (r"class Objection\b", "gateway/errors.py"),
+        (r"urlsafe_b64encode\(position", "gateway/storage/pagination.py"),
+        (r'"invalid_cursor"', "gateway/storage/pagination.py"),
         (r"guard\.record\(", "gateway/admin/recording.py"),
     ],
     ids=[
@@ -27,6 +29,8 @@ MODULES = sorted((ROOT / "gateway").rglob("*.py"))
         "kinds of validation errors",
         "nearest name",
         "objection",
+        "cursor",
+        "refusal of a cursor",
         "admin events",
     ],
 )

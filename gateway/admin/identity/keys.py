@@ -10,11 +10,11 @@ from datetime import timedelta
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Path, Request, Response
 
 from gateway.admin.bodies import json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.admin.identity.calls import READ, WRITE, caller_of
+from gateway.admin.identity.calls import READ, WRITE, Cursor, Limit, caller_of, row_before
 from gateway.admin.identity.views import (
     AccountPage,
     AccountPatch,
@@ -30,15 +30,14 @@ from gateway.admin.identity.views import (
     issued_view,
     key_view,
 )
-from gateway.admin.pagination import page_of
 from gateway.admin.recording import Event, IdempotencyKey, before_after, changing, reading
 from gateway.errors import PreconditionFailed, PreconditionRequired
 from gateway.identity.accounts import AccountChange, AccountService, NewKey, etag_of
 from gateway.identity.api_keys import ServiceAccount
+from gateway.storage.pagination import page_of
 
 KeyId = Annotated[str, Path(pattern=r"^[0-9a-z]{16}$")]
 IfMatch = Annotated[str | None, Header(alias="If-Match", max_length=64)]
-Limit = Annotated[int, Query(ge=1, le=200)]
 
 
 def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
@@ -67,10 +66,10 @@ def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
         return view
 
     @router.get("", summary="The tenant's service accounts, newest first", response_model=AccountPage)
-    async def list_accounts(cursor: UUID | None = None, limit: Limit = 50, call: AdminCall = may_read) -> AccountPage:
+    async def list_accounts(cursor: Cursor = None, limit: Limit = 50, call: AdminCall = may_read) -> AccountPage:
         async with reading(guard, call, "service-accounts"):
-            found, total = await service.accounts(caller_of(call), before=cursor, limit=limit + 1)
-        page = page_of(found, limit, lambda account: account.id)
+            found, total = await service.accounts(caller_of(call), before=row_before(cursor), limit=limit + 1)
+        page = page_of(found, limit, lambda account: UUID(account.id).bytes)
         return AccountPage(data=[account_view(account) for account in page.rows], total=total, **page.end)
 
     @router.get("/{account_id}", summary="One service account", response_model=AccountView)
@@ -123,11 +122,11 @@ def routes(service: AccountService, guard: PermissionGuard) -> APIRouter:
 
     @router.get("/{account_id}/keys", summary="An account's keys, newest first", response_model=KeyPage)
     async def list_keys(
-        account_id: UUID, cursor: UUID | None = None, limit: Limit = 50, call: AdminCall = may_read
+        account_id: UUID, cursor: Cursor = None, limit: Limit = 50, call: AdminCall = may_read
     ) -> KeyPage:
         async with reading(guard, call, f"service-accounts/{account_id}/keys"):
-            found, total = await service.keys(caller_of(call), account_id, before=cursor, limit=limit + 1)
-        page = page_of(found, limit, lambda row: str(row[0]))
+            found, total = await service.keys(caller_of(call), account_id, before=row_before(cursor), limit=limit + 1)
+        page = page_of(found, limit, lambda row: row[0].bytes)
         return KeyPage(data=[key_view(record) for _, record in page.rows], total=total, **page.end)
 
     @router.get("/{account_id}/keys/{key_id}", summary="One API key", response_model=KeyView)

@@ -13,11 +13,11 @@ from fastapi import APIRouter, Depends, Query, Request
 
 from gateway.admin.bodies import json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.admin.identity.calls import READ, WRITE, caller_of
+from gateway.admin.identity.calls import READ, WRITE, Cursor, Limit, caller_of, row_before
 from gateway.admin.identity.views import NewRevocation, RevocationPage, RevocationView, revocation_view
-from gateway.admin.pagination import page_of
 from gateway.admin.recording import IdempotencyKey, before_after, changing, reading
 from gateway.identity.revoking import RevocationRequest, RevocationService
+from gateway.storage.pagination import page_of
 
 
 def routes(service: RevocationService, guard: PermissionGuard) -> APIRouter:
@@ -43,14 +43,16 @@ def routes(service: RevocationService, guard: PermissionGuard) -> APIRouter:
 
     @router.get("", summary="The tenant's revocations, newest first", response_model=RevocationPage)
     async def list_revocations(
-        cursor: UUID | None = None,
-        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        cursor: Cursor = None,
+        limit: Limit = 50,
         active: Annotated[bool, Query(description="false: lifted and expired ones as well")] = True,
         call: AdminCall = may_read,
     ) -> RevocationPage:
         async with reading(guard, call, "revocations"):
-            found, total = await service.page(caller_of(call), before=cursor, limit=limit + 1, active=active)
-        page = page_of(found, limit, lambda entry: entry.id)
+            found, total = await service.page(
+                caller_of(call), before=row_before(cursor), limit=limit + 1, active=active
+            )
+        page = page_of(found, limit, lambda entry: UUID(entry.id).bytes)
         return RevocationPage(data=[revocation_view(entry) for entry in page.rows], total=total, **page.end)
 
     @router.get("/{revocation_id}", summary="One revocation", response_model=RevocationView)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -102,23 +100,6 @@ def _tell(event: Event, written: Written, behalf: str | None) -> None:
     event.after_etag = written.stored.etag if written.stored is not None else None
     event.diff = diff
     event.approver = approver.subject if approver is not None else None
-
-
-def encode_cursor(version: int) -> str:
-    return base64.urlsafe_b64encode(f"v{version}".encode()).decode().rstrip("=")
-
-
-def decode_cursor(text: str | None) -> int | None:
-    """Raises `InvalidRequest` (400 `invalid_cursor`). It holds a version number: nothing that needs a seal."""
-    if text is None:
-        return None
-    try:
-        raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode("ascii")
-        if raw[:1] == "v" and raw[1:].isdigit() and len(raw) <= 11:
-            return int(raw[1:])
-    except (binascii.Error, ValueError):
-        pass
-    raise InvalidRequest("The cursor was not issued by this gateway.", code="invalid_cursor", param="cursor")
 
 
 def parse_stored(content: NewVersion) -> PolicySet:

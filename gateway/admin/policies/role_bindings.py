@@ -17,12 +17,12 @@ from gateway.access.history.editor import PolicyEditor, Written
 from gateway.access.history.service import AccessService
 from gateway.admin.bodies import AdminBody, Page, json_body, read_model
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.admin.pagination import page_of
 from gateway.admin.policies.changes import CHANGE_HEADERS, CHANGE_REFUSALS, change_from, parse_stored, recorded
 from gateway.admin.policies.responses import write_response
 from gateway.admin.policies.views import WriteView
 from gateway.admin.reach import reach_of
 from gateway.errors import Conflict, NotFound
+from gateway.storage.pagination import decode_cursor, page_of
 
 _log = logging.getLogger("esclusa.policy")
 BindingId = Annotated[str, Path(max_length=128)]
@@ -61,13 +61,14 @@ def routes(service: AccessService, editor: PolicyEditor, guard: PermissionGuard)
         response: Response,
         role: Annotated[str | None, Query(max_length=128)] = None,
         limit: Annotated[int, Query(ge=1, le=1000)] = 200,
-        cursor: Annotated[str | None, Query(max_length=128)] = None,
+        cursor: Annotated[str | None, Query(max_length=1024)] = None,
     ) -> BindingPage:
         stored = await editor.current()
         every = sorted(parse_stored(stored.content).role_bindings, key=lambda binding: binding.id)
         wanted = [binding for binding in every if role is None or role in binding.roles]
-        rest = [binding for binding in wanted if cursor is None or binding.id > cursor]
-        page = page_of(rest, limit, lambda binding: binding.id)
+        after = decode_cursor(cursor, bytes.decode)
+        rest = [binding for binding in wanted if after is None or binding.id > after]
+        page = page_of(rest, limit, lambda binding: binding.id.encode())
         response.headers["etag"] = stored.etag
         return BindingPage(
             data=[_view(binding) for binding in page.rows], total=len(wanted), etag=stored.etag, **page.end

@@ -17,7 +17,6 @@ from gateway.access.history.editor import PolicyEditor, Written
 from gateway.access.history.service import AccessService
 from gateway.admin.bodies import YAML_TYPES, document_body, read_document
 from gateway.admin.guard import AdminCall, PermissionGuard
-from gateway.admin.pagination import page_of
 from gateway.admin.policies import checks as policy_checks
 from gateway.admin.policies import proposals as policy_proposals
 from gateway.admin.policies import role_bindings
@@ -25,8 +24,6 @@ from gateway.admin.policies.changes import (
     CHANGE_HEADERS,
     CHANGE_REFUSALS,
     change_from,
-    decode_cursor,
-    encode_cursor,
     parse_stored,
     recorded,
 )
@@ -43,6 +40,7 @@ from gateway.admin.policies.views import (
 )
 from gateway.admin.reach import reach_of
 from gateway.flow.ports import PastDecisions
+from gateway.storage.pagination import decode_cursor, page_of
 
 PREFIX = "/admin/v1"
 WAITS: dict[int | str, dict[str, Any]] = {202: {"model": WriteView, "description": "waits for a second person"}}
@@ -106,8 +104,9 @@ def routes(
         cursor: Annotated[str | None, Query(max_length=64)] = None,
         call: AdminCall = may_read,
     ) -> VersionPage:
-        found, total = await editor.repository.page(before=decode_cursor(cursor), limit=limit + 1)
-        page, reach = page_of(found, limit, lambda stored: encode_cursor(stored.version)), reach_of(service, call)
+        before = decode_cursor(cursor, _version)
+        found, total = await editor.repository.page(before=before, limit=limit + 1)
+        page, reach = page_of(found, limit, lambda stored: b"v%d" % stored.version), reach_of(service, call)
         return VersionPage(data=[version_view(stored, reach) for stored in page.rows], total=total, **page.end)
 
     @router.get(
@@ -154,3 +153,9 @@ def routes(
     router.include_router(policy_proposals.routes(service, editor, guard))
     router.include_router(role_bindings.routes(service, editor, guard))
     return router
+
+
+def _version(position: bytes) -> int:
+    if position[:1] != b"v" or not position[1:].isdigit() or len(position) > 11:
+        raise ValueError
+    return int(position[1:])

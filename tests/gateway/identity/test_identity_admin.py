@@ -291,6 +291,12 @@ async def test_pages_follow_a_cursor_and_tell_the_total(api: Api) -> None:
     assert (seen, cursor, page["total"], page["has_more"]) == (names[::-1], None, 5, False)
 
 
+@pytest.mark.parametrize("cursor", ["zzz", "djF4", "0190c0de-0000-7000-8000-000000000000"])
+async def test_a_cursor_that_was_not_given_answers_400(api: Api, cursor: str) -> None:
+    for path in (ACCOUNTS, "/admin/v1/revocations"):
+        assert refusal(await api.call("GET", f"{path}?cursor={cursor}")) == (400, "invalid_cursor")
+
+
 async def test_a_last_page_that_is_full_promises_no_other(api: Api) -> None:
     account = await api.account("first")
     await api.account("second")
