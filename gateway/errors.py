@@ -22,8 +22,8 @@ GatewayError
 ├── UpstreamFailed           502  a backend answered nonsense or not at all
 └── Unavailable              503  a dependency is down or still loading
     ├── DeadlineExceeded     503  the request's time was over before there was an answer
-    └── (codes: idp_unavailable, policy_unavailable, audit_unavailable, guardrails_unavailable,
-               engine_unavailable, model_loading, overloaded, gateway_stopping,
+    └── (codes: idp_unavailable, policy_unavailable, audit_unavailable, database_unavailable,
+                guardrails_unavailable, engine_unavailable, model_loading, overloaded, gateway_stopping,
                 content_key_missing)
 
 Configuration mistakes found at start are `ConfigError`: they never reach a caller.

@@ -36,11 +36,12 @@ def strict_decoder(refuse: Refuse, *, most: int | None = None) -> json.JSONDecod
             raise refuse(Flaw.DUPLICATE_KEY, name)
         return found
 
+    # Called for every integer of a body, of which a prompt of token ids has 100,000: one test of numbers made before.
+    highest = 10**MAX_DIGITS if most is None else most
+    lowest, most_digits = -highest - 1, MAX_DIGITS
+
     def integer(text: str) -> int:
-        if len(text) > MAX_DIGITS:
-            raise refuse(Flaw.INTEGER_RANGE, text)
-        value = int(text)
-        if most is not None and not -most - 1 <= value <= most:
+        if len(text) > most_digits or not lowest <= (value := int(text)) <= highest:
             raise refuse(Flaw.INTEGER_RANGE, text)
         return value
 
