@@ -1,4 +1,6 @@
-"""A JSON decoder that refuses what two parsers could read differently (RFC 7493). Knows no bytes and no error type.
+"""Strict JSON: a decoder that refuses what two parsers could read differently (RFC 7493), and bounds of what it gave.
+
+Knows no bytes and no error type.
 
 What is refused, the reader of the document turns into its own error: a body, a token and a policy speak differently.
 """
@@ -18,6 +20,8 @@ class Flaw(Enum):
     CONSTANT = "NaN and Infinity are not JSON"
     INTEGER_RANGE = "an integer is too long"
     FLOAT_RANGE = "a number is out of range"
+    DEPTH = "nested too deeply"
+    COUNT = "too many values"
 
 
 Refuse = Callable[[Flaw, str], Exception]
@@ -57,3 +61,28 @@ def strict_decoder(refuse: Refuse, *, most: int | None = None) -> json.JSONDecod
     return json.JSONDecoder(
         object_pairs_hook=unique, parse_int=integer, parse_float=finite, parse_constant=constant, strict=True
     )
+
+
+def check_values(
+    value: Any, refuse: Refuse, check_text: Callable[[str], None], *, max_depth: int, max_values: int | None = None
+) -> None:
+    """Bounds: `max_depth` containers inside each other, `max_values` values in all. `check_text` raises for a name or
+    string that is not allowed."""
+    level, depth, count = [value], 0, 1
+    while level:
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                check_text(item)
+            elif isinstance(item, dict | list):
+                if depth == max_depth:
+                    raise refuse(Flaw.DEPTH, "")
+                if isinstance(item, dict):
+                    for name in item:
+                        check_text(name)
+                    below.extend(item.values())
+                else:
+                    below.extend(item)
+        level, depth, count = below, depth + 1, count + len(below)
+        if max_values is not None and count > max_values:
+            raise refuse(Flaw.COUNT, "")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.documents.strict_json import strict_decoder
+from gateway.documents.strict_json import Flaw, check_values, strict_decoder
 
 MAX_SAFE_INTEGER = 2**53
 
@@ -16,7 +16,11 @@ class StrictJsonError(ValueError):
     """The text is not JSON that two parsers would read alike. `str()` is log-safe: it never quotes the input."""
 
 
-_DECODER = strict_decoder(lambda flaw, _: StrictJsonError(flaw.value))
+def _refused(flaw: Flaw, _: str) -> StrictJsonError:
+    return StrictJsonError(flaw.value)
+
+
+_DECODER = strict_decoder(_refused)
 
 
 def parse_object(raw: bytes, *, max_depth: int) -> dict[str, Any]:
@@ -34,33 +38,20 @@ def parse_object(raw: bytes, *, max_depth: int) -> dict[str, Any]:
     except StrictJsonError:
         raise
     except RecursionError:
-        raise StrictJsonError("nested too deeply") from None
+        raise _refused(Flaw.DEPTH, "") from None
     except ValueError:
         raise StrictJsonError("not JSON") from None
     if not isinstance(value, dict):
         raise StrictJsonError("not a JSON object")
-    _check(value, max_depth)
+    check_values(value, _refused, _check_text, max_depth=max_depth)
     return value
 
 
-def _check(value: object, depth_left: int) -> None:
-    """Walk containers and strings. Recursion is bounded by `depth_left`."""
-    if isinstance(value, str):
-        if "\x00" in value:
-            raise StrictJsonError("a string holds a NUL character")
-        if not value.isascii():
-            try:
-                value.encode("utf-8")
-            except UnicodeEncodeError:
-                raise StrictJsonError("a string holds half of a surrogate pair") from None
-    elif isinstance(value, dict):
-        if depth_left == 0:
-            raise StrictJsonError("nested too deeply")
-        for name, item in value.items():
-            _check(name, depth_left)
-            _check(item, depth_left - 1)
-    elif isinstance(value, list):
-        if depth_left == 0:
-            raise StrictJsonError("nested too deeply")
-        for item in value:
-            _check(item, depth_left - 1)
+def _check_text(text: str) -> None:
+    if "\x00" in text:
+        raise StrictJsonError("a string holds a NUL character")
+    if not text.isascii():
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise StrictJsonError("a string holds half of a surrogate pair") from None

@@ -6,14 +6,14 @@ Strict YAML or strict JSON (`gateway.documents`). Mistakes are `PolicyInvalid` w
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
 from gateway.access.document.problems import PolicyInvalid, Problem
 from gateway.documents.located_yaml import LocatedDocument, Location, Path, Refuse, read_yaml, require_visible
-from gateway.documents.strict_json import Flaw, strict_decoder
+from gateway.documents.strict_json import Flaw, check_values, strict_decoder
 
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 16
@@ -57,35 +57,23 @@ def _json(text: str, refuse: Refuse) -> LocatedDocument:
             return refuse(f"duplicate key `{written}`", None)
         if flaw is Flaw.CONSTANT:
             return refuse(f"`{written}` is not a JSON number", None)
+        if flaw is Flaw.DEPTH:
+            return refuse(f"nested deeper than {MAX_DEPTH} levels", None)
+        if flaw is Flaw.COUNT:
+            return refuse(f"the document has more than {MAX_VALUES} values", None)
         return refuse("not JSON that can be read: too deep or a number too long", None)
 
     if sum(map(text.count, "[{,:")) > 3 * MAX_VALUES:  # before the parser, which no other thread interrupts
-        raise refuse(f"the document has more than {MAX_VALUES} values", None)
+        raise refused(Flaw.COUNT, "")
     try:
         data = strict_decoder(refused).decode(text)
     except json.JSONDecodeError as error:
         raise refuse(f"not JSON: {error.msg}", Location(error.lineno, error.colno)) from None
     except RecursionError:
         raise refuse("not JSON that can be read: too deep or a number too long", None) from None
-    _check(data, refuse, 0, iter(range(MAX_VALUES)))
+    visible = partial(require_visible, refuse=refuse, location=None)
+    check_values(data, refused, visible, max_depth=MAX_DEPTH, max_values=MAX_VALUES)
     return LocatedDocument(data)
-
-
-def _check(value: Any, refuse: Refuse, depth: int, left: Iterator[int]) -> None:
-    if depth > MAX_DEPTH:
-        raise refuse(f"nested deeper than {MAX_DEPTH} levels", None)
-    if next(left, None) is None:
-        raise refuse(f"the document has more than {MAX_VALUES} values", None)
-    if isinstance(value, str):
-        require_visible(value, refuse, None)
-    elif isinstance(value, list):
-        for item in value:
-            _check(item, refuse, depth + 1, left)
-    elif isinstance(value, dict):
-        for key in value:
-            require_visible(key, refuse, None)
-        for item in value.values():
-            _check(item, refuse, depth + 1, left)
 
 
 def _frozen(value: Any) -> Any:

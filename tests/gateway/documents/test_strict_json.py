@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.documents.strict_json import MAX_DIGITS, Flaw, strict_decoder
+from gateway.documents.strict_json import MAX_DIGITS, Flaw, check_values, strict_decoder
 
 
 class Refused(Exception):
@@ -41,3 +41,38 @@ def test_integers_may_have_a_bound(number: int, fits: bool) -> None:
 
 def test_what_is_right_is_read_as_it_is() -> None:
     assert strict_decoder(Refused).decode('{"a": [1, -2.5e3, null, true, "é"]}') == {"a": [1, -2500.0, None, True, "é"]}
+
+
+def plain(text: str) -> None:
+    if "\x00" in text:
+        raise Refused(Flaw.CONSTANT, text)
+
+
+@pytest.mark.parametrize(("depth", "fits"), [(3, True), (4, False)])
+@pytest.mark.parametrize(("before", "after"), [("[", "]"), ('{"a": ', "}")], ids=["lists", "objects"])
+def test_values_may_be_nested_as_deep_as_said(depth: int, fits: bool, before: str, after: str) -> None:
+    value = strict_decoder(Refused).decode(before * depth + "1" + after * depth)
+    if fits:
+        check_values(value, Refused, plain, max_depth=3)
+    else:
+        with pytest.raises(Refused) as refused:
+            check_values(value, Refused, plain, max_depth=3)
+        assert refused.value.flaw is Flaw.DEPTH
+
+
+@pytest.mark.parametrize(("bound", "fits"), [(6, True), (5, False)])
+def test_there_may_be_as_many_values_as_said(bound: int, fits: bool) -> None:
+    value = {"a": [1, 2, {}], "b": None}
+    if fits:
+        check_values(value, Refused, plain, max_depth=9, max_values=bound)
+    else:
+        with pytest.raises(Refused) as refused:
+            check_values(value, Refused, plain, max_depth=9, max_values=bound)
+        assert refused.value.flaw is Flaw.COUNT
+
+
+@pytest.mark.parametrize("value", ["\x00", ["a", "\x00"], {"\x00": 1}, {"a": [{"b": "\x00"}]}])
+def test_every_name_and_string_is_shown_to_the_reader(value: object) -> None:
+    with pytest.raises(Refused) as refused:
+        check_values(value, Refused, plain, max_depth=9)
+    assert refused.value.written == "\x00"
