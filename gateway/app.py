@@ -14,11 +14,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import chat, completions, embeddings, health, models
-from gateway.api.body import BodyReader
-from gateway.api.edge_middleware import EdgeMiddleware
-from gateway.api.errors import install_handlers
+from gateway.api.http.body import BodyReader
+from gateway.api.http.edge_middleware import EdgeMiddleware
+from gateway.api.http.errors import install_handlers
+from gateway.api.http.startup_app import BootProgress, StartupApp
 from gateway.api.openapi import Document, describe
-from gateway.api.startup_app import BootProgress, StartupApp
 from gateway.descriptors import DescriptorPlan
 from gateway.errors import ConfigError
 from gateway.server import GatewayServer, fit_descriptors, handle_signals, listen, make_server

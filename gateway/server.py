@@ -14,12 +14,12 @@ from collections.abc import Callable
 import uvicorn
 from starlette.types import ASGIApp
 
-from gateway.api.acceptor import Acceptor
-from gateway.api.connection_limits import ConnectionLimits
-from gateway.api.connections import Connections
-from gateway.api.protocol import guarded
-from gateway.api.proxies import TrustedProxies
-from gateway.api.refusals import Refusals
+from gateway.api.http.acceptor import Acceptor
+from gateway.api.http.connection_limits import ConnectionLimits
+from gateway.api.http.connections import Connections
+from gateway.api.http.protocol import guarded
+from gateway.api.http.proxies import TrustedProxies
+from gateway.api.http.refusals import Refusals
 from gateway.descriptors import DescriptorPlan, plan_descriptors, raise_limit
 from gateway.errors import ConfigError
 from gateway.flow.context import IdSource

@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from gateway.api.body import LONG, parse_json
 from gateway.api.bounds import FewFields
-from gateway.api.errors import refusal_of
+from gateway.api.http.body import LONG, parse_json
+from gateway.api.http.errors import refusal_of
 from gateway.errors import InvalidRequest, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 
 MAX_BYTES = 1024 * 1024

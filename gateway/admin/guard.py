@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from fastapi.exceptions import RequestValidationError
 from starlette.requests import Request
 
-from gateway.api.credentials import read_credential
-from gateway.api.errors import refused_parameters
+from gateway.api.http.credentials import read_credential
+from gateway.api.http.errors import refused_parameters
 from gateway.errors import GatewayError, InvalidRequest, NotPermitted
 from gateway.flow.context import RequestContext
 from gateway.flow.ports import AuditLog, Authenticator, Authorizer

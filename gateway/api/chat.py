@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.api.body import BodyReader
+from gateway.api.http.body import BodyReader
 from gateway.api.inference import Inference
 from gateway.api.render import ChatFormat
 from gateway.api.schemas import ChatBody, requested

@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 from starlette.types import Send
 
-from gateway.api.body import BodyReader
 from gateway.api.headers import answer_headers
+from gateway.api.http.body import BodyReader
 from gateway.api.inference import Inference, respond
 from gateway.api.render import ChatFormat, extension
 from gateway.api.schemas import EmbeddingBody, requested

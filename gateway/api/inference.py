@@ -13,11 +13,11 @@ from functools import partial
 import orjson
 from starlette.types import Message, Receive, Scope, Send
 
-from gateway.api.body import BodyReader, ClientGone
-from gateway.api.credentials import read_credential
-from gateway.api.disconnect_watcher import DisconnectWatcher
-from gateway.api.errors import error_body, error_object
 from gateway.api.headers import Headers, answer_headers, header_value
+from gateway.api.http.body import BodyReader, ClientGone
+from gateway.api.http.credentials import read_credential
+from gateway.api.http.disconnect_watcher import DisconnectWatcher
+from gateway.api.http.errors import error_body, error_object
 from gateway.api.render import ChoiceBuffer, ResponseFormat, collect, envelope, extension, usage_object, whole_answer
 from gateway.api.sse import SSE_HEADERS, EventStream, frame
 from gateway.api.text_offsets import TextOffsets

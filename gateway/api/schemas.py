@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from gateway.api.bounds import MAX_TEXT, JsonObject, Text
-from gateway.api.errors import refusal_of
+from gateway.api.http.errors import refusal_of
 from gateway.api.ignorable_params import without_hints, without_no_effect
 from gateway.api.structured import Choices, ResponseFormat, Strict, StructuredOutputs, grammar_of
 from gateway.errors import InvalidRequest

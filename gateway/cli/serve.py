@@ -19,7 +19,7 @@ import typer
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
-    from gateway.api.startup_app import BootProgress
+    from gateway.api.http.startup_app import BootProgress
     from gateway.settings import Settings
     from gateway.wiring.running_services import Services
 
@@ -110,7 +110,7 @@ def _leave_stuck_engines() -> None:
 
 
 async def _serve(settings: Settings) -> None:
-    from gateway.api.startup_app import BootProgress
+    from gateway.api.http.startup_app import BootProgress
     from gateway.app import serve as run_server
     from gateway.local.stack import fill_gaps
 

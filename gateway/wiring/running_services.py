@@ -14,9 +14,9 @@ from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
 
 from gateway.admin.guard import PermissionGuard
-from gateway.api.admission import InFlight
 from gateway.api.health import Readiness
-from gateway.api.refusals import Count
+from gateway.api.http.admission import InFlight
+from gateway.api.http.refusals import Count
 from gateway.descriptors import DescriptorPlan
 from gateway.flow.context import Clock, IdSource
 from gateway.flow.operation import EngineOperator

@@ -22,10 +22,10 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.access.history.repository import PolicyRepository
 from gateway.access.history.service import AccessService
 from gateway.admin.guard import PermissionGuard
-from gateway.api.admission import InFlight
 from gateway.api.health import Part, Readiness
-from gateway.api.refusals import Refusals
-from gateway.api.startup_app import BootProgress, StartupApp
+from gateway.api.http.admission import InFlight
+from gateway.api.http.refusals import Refusals
+from gateway.api.http.startup_app import BootProgress, StartupApp
 from gateway.audit.content import ContentSealer
 from gateway.audit.content_keys import load_content_keys
 from gateway.audit.content_reader import ContentReader

@@ -19,7 +19,7 @@ from gateway.admin import models
 from gateway.admin.guard import PermissionGuard
 from gateway.admin.policies import authz
 from gateway.admin.policies import routes as policies
-from gateway.api.errors import install_handlers
+from gateway.api.http.errors import install_handlers
 from gateway.flow.context import SystemClock, SystemIds
 from gateway.flow.stages import Concluded, Exchange
 from gateway.flow.values import AdminEvent, ModelCard, PastDecision, Principal

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from gateway.api.startup_app import BootProgress
+from gateway.api.http.startup_app import BootProgress
 from gateway.app import serve
 from gateway.settings import Settings
 from gateway.wiring.running_services import Services

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.api import chat, completions, embeddings
-from gateway.api.body import parse_json
+from gateway.api.http.body import parse_json
 from gateway.api.schemas import ChatBody
 from gateway.errors import GatewayError
 from gateway.flow.values import ChatRequest

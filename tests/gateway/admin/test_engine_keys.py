@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from gateway.admin import engines
 from gateway.admin.guard import PermissionGuard
-from gateway.api.errors import install_handlers
+from gateway.api.http.errors import install_handlers
 from gateway.flow.operation import EngineAction, EngineReport
 from gateway.storage.idempotency import IdempotencyStore
 from gateway.storage.postgres import make_engine

@@ -15,7 +15,7 @@ from gateway.access.history.repository import PolicyRepository
 from gateway.access.history.service import AccessService
 from gateway.admin import limits
 from gateway.admin.guard import PermissionGuard
-from gateway.api.errors import install_handlers
+from gateway.api.http.errors import install_handlers
 from gateway.flow.context import SystemClock, SystemIds
 from gateway.flow.values import LimitRule, Principal, Reservation
 from gateway.limits.service import LimitService

@@ -13,9 +13,9 @@ from pydantic import BaseModel, Field, ValidationError
 from gateway.admin.identity.views import NewAccount
 from gateway.admin.limits import ResetBody
 from gateway.api import chat, completions, embeddings
-from gateway.api.body import MAX_DEPTH, MAX_VALUES, parse_json
 from gateway.api.bounds import MAX_FIELDS
-from gateway.api.errors import MAX_ERRORS, refusal_of
+from gateway.api.http.body import MAX_DEPTH, MAX_VALUES, parse_json
+from gateway.api.http.errors import MAX_ERRORS, refusal_of
 from gateway.errors import InvalidRequest
 
 LARGEST = 4 * 1024 * 1024

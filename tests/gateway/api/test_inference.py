@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api.body import BodyReader
+from gateway.api.http.body import BodyReader
 from gateway.api.inference import Inference
 from gateway.api.render import ChatFormat
 from tests.fakes.parts import ASK, Bench

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 
 from gateway import errors
-from gateway.api.errors import error_body
+from gateway.api.http.errors import error_body
 from gateway.errors import GatewayError
 from tests.fakes.stage import Stage, _connect, apart
 

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.admin.guard import PermissionGuard
 from gateway.admin.identity import keys as key_routes
 from gateway.admin.identity import revocations as revocation_routes
-from gateway.api.errors import install_handlers
+from gateway.api.http.errors import install_handlers
 from gateway.errors import GatewayError, Unavailable
 from gateway.flow.context import RequestContext, SystemClock, SystemIds
 from gateway.flow.values import AdminEvent, Credential, Principal

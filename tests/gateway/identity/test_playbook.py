@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from gateway.api.credentials import read_credential
+from gateway.api.http.credentials import read_credential
 from gateway.errors import AmbiguousCredentials, NotPermitted, Unauthenticated
 from gateway.flow.values import Credential
 from gateway.identity.service import IdentityService

@@ -20,7 +20,7 @@ from gateway.admin.audit.routes import routes
 from gateway.admin.audit.views import RequestView
 from gateway.admin.guard import AdminCall, PermissionGuard
 from gateway.admin.policies.views import VersionDetail
-from gateway.api.errors import install_handlers
+from gateway.api.http.errors import install_handlers
 from gateway.audit.erasure import erase
 from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService

@@ -6,7 +6,7 @@ from ipaddress import ip_network
 
 import pytest
 
-from gateway.api.proxies import MAX_HOPS, TrustedProxies, parse_hop
+from gateway.api.http.proxies import MAX_HOPS, TrustedProxies, parse_hop
 
 PROXIES = TrustedProxies([ip_network(text) for text in ("127.0.0.1", "10.0.0.0/8", "2001:db8:f::/48")])
 

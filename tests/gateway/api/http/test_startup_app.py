@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from gateway.api.startup_app import BootProgress, StartupApp
+from gateway.api.http.startup_app import BootProgress, StartupApp
 from gateway.flow.context import SystemIds
 
 

@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.api.admission import PROBES, Admission, InFlight
-from gateway.api.errors import error_body
-from gateway.api.proxies import Network, TrustedProxies
-from gateway.api.refusals import Count, Unrecorded
+from gateway.api.http.admission import PROBES, Admission, InFlight
+from gateway.api.http.errors import error_body
+from gateway.api.http.proxies import Network, TrustedProxies
+from gateway.api.http.refusals import Count, Unrecorded
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Unavailable
 from gateway.flow.context import Client, Clock, IdSource, RequestContext
 

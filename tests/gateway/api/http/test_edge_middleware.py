@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.api.admission import InFlight
-from gateway.api.edge_middleware import EdgeMiddleware
+from gateway.api.http.admission import InFlight
+from gateway.api.http.edge_middleware import EdgeMiddleware
 from gateway.flow.context import RequestContext, SystemIds
 from tests.fakes.manual_clock import ManualClock
 

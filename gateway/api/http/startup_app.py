@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gateway.api.refusals import Refusals, Unrecorded
+from gateway.api.http.refusals import Refusals, Unrecorded
 from gateway.flow.context import IdSource
 
 RETRY_AFTER_S = 5

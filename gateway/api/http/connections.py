@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gateway.api.connection_limits import ConnectionLimits, Mark, Phase, next_mark, source
+from gateway.api.http.connection_limits import ConnectionLimits, Mark, Phase, next_mark, source
 
 
 class Held(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.api.media_type import is_json
+from gateway.api.http.media_type import is_json
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from uvicorn.server import ServerState
 
-from gateway.api.connection_limits import ConnectionLimits
-from gateway.api.protocol import GuardedProtocol, guarded
+from gateway.api.http.connection_limits import ConnectionLimits
+from gateway.api.http.protocol import GuardedProtocol, guarded
 from gateway.flow.context import SystemIds
 from tests.fakes.raw_http import RawClient
 from tests.fakes.server_thread import Script, ServerThread

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.api.admission import Admission, InFlight
+from gateway.api.http.admission import Admission, InFlight
 
 ADMIN = "/admin/v1/revocations"
 

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import orjson
 from starlette.types import Receive
 
-from gateway.api.media_type import is_json
+from gateway.api.http.media_type import is_json
 from gateway.documents.strict_json import Flaw, strict_decoder
 from gateway.errors import InvalidRequest, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 

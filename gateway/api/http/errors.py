@@ -17,7 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.api.expectations import expectation, public_path
+from gateway.api.http.expectations import expectation, public_path
 from gateway.descriptors import is_shortage, no_descriptor
 from gateway.documents.validation_messages import is_type_error
 from gateway.errors import GatewayError, InvalidRequest, UnknownField

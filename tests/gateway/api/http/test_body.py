@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api.body import BodyReader, ClientGone, parse_json
+from gateway.api.http.body import BodyReader, ClientGone, parse_json
 from gateway.errors import GatewayError, InvalidRequest, RequestTimeout, RequestTooLarge, UnsupportedMediaType
 
 READER = BodyReader(max_bytes=1000, timeout_s=0.2)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.api.request_target import Target, read_target
+from gateway.api.http.request_target import Target, read_target
 from tests.fakes.raw_http import RawClient, Reply
 from tests.fakes.server_thread import ServerThread
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.api.connection_limits import Mark, next_mark, source
+from gateway.api.http.connection_limits import Mark, next_mark, source
 from tests.fakes.raw_http import RawClient
 from tests.fakes.server_thread import LOOPS, ServerThread
 

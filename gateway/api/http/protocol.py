@@ -16,8 +16,8 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from gateway.api.connection_limits import ConnectionLimits, Phase
-from gateway.api.connection_refusals import (
+from gateway.api.http.connection_limits import ConnectionLimits, Phase
+from gateway.api.http.connection_refusals import (
     BODY_LATE,
     CONNECT_REFUSED,
     HEADERS_LATE,
@@ -27,9 +27,9 @@ from gateway.api.connection_refusals import (
     Refusal,
     rendered,
 )
-from gateway.api.connections import Connections
-from gateway.api.refusals import Refusals, Unrecorded
-from gateway.api.request_target import read_target
+from gateway.api.http.connections import Connections
+from gateway.api.http.refusals import Refusals, Unrecorded
+from gateway.api.http.request_target import read_target
 from gateway.flow.context import IdSource
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"

@@ -7,7 +7,7 @@ from enum import Enum
 from functools import lru_cache
 from ipaddress import IPv6Network
 
-from gateway.api.proxies import parse_hop
+from gateway.api.http.proxies import parse_hop
 
 
 class Phase(Enum):

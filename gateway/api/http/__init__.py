@@ -1,0 +1,1 @@
+"""Everything below a route: connections and their limits, the HTTP protocol, bodies, credentials, refusals."""
