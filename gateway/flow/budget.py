@@ -33,8 +33,9 @@ TOKENS_PER_TURN = 8
 def rough_prompt_tokens(request: ModelRequest) -> int:
     """An upper-leaning guess for backends that cannot count."""
     match request:
-        case ChatRequest(messages=messages):
-            return -(-sum(map(_bytes, request.texts)) // BYTES_PER_TOKEN) + TOKENS_PER_TURN * len(messages)
+        case ChatRequest(messages=messages, tools=tools):
+            turns = len(messages) + len(tools)
+            return -(-sum(map(_bytes, request.texts)) // BYTES_PER_TOKEN) + TOKENS_PER_TURN * turns
         case CompletionRequest(prompt=str() as text):
             return -(-_bytes(text) // BYTES_PER_TOKEN) + 1
         case CompletionRequest(prompt=ids):
@@ -113,8 +114,10 @@ def granted_tokens(bound: Estimate, reservation: Reservation) -> int:
 def prompt_digest(request: ModelRequest) -> bytes:
     """SHA-256 over roles and texts with unambiguous separators; the audit commits to it with a salt."""
     match request:
-        case ChatRequest(messages=messages):
+        case ChatRequest(messages=messages, tools=tools):
             parts = [f"{message.role}\x1f{digest_form(message.content)}" for message in messages]
+            # No role is called `function`, so that no message looks like one.
+            parts += ["\x1f".join(["function", *(f"{len(text)}\x1f{text}" for text in tool.texts)]) for tool in tools]
         case CompletionRequest(prompt=prompt):
             parts = [str(prompt)]
         case EmbeddingRequest(inputs=inputs):

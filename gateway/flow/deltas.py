@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
-from gateway.flow.parts import Content, Part, ReasoningPart, TextPart, ToolCallPart
+from gateway.flow.parts import Content, Part, ReasoningPart, RefusalPart, TextPart, ToolCallPart
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +84,11 @@ class ReasoningDelta(Delta):
 
 
 @dataclass(frozen=True, slots=True)
+class RefusalDelta(Delta):
+    """Of what a model says instead of an answer that it will not give."""
+
+
+@dataclass(frozen=True, slots=True)
 class ToolCallDelta(Delta):
     """Of the arguments of one call; the first names it."""
 
@@ -154,6 +159,7 @@ class DeltaKind:
 DELTAS: Mapping[type[Delta], DeltaKind] = {
     TextDelta: DeltaKind(lambda delta: {"content": delta.text}, lambda _, text: TextPart(text)),
     ReasoningDelta: DeltaKind(lambda delta: {"reasoning_content": delta.text}, lambda _, text: ReasoningPart(text)),
+    RefusalDelta: DeltaKind(lambda delta: {"refusal": delta.text}, lambda _, text: RefusalPart(text)),
     ToolCallDelta: DeltaKind(
         lambda delta: {"tool_calls": [_call_fields(delta)]},
         lambda first, text: ToolCallPart(first.call_id or "", first.name or "", text),

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from gateway.flow.parts import Content, TextPart, texts_of
+from gateway.flow.tools import AUTO, ToolChoice, ToolSpec
 
 Action = Literal["chat", "completions", "embeddings"]
 Role = Literal["system", "user", "assistant", "tool", "developer"]
@@ -96,11 +97,16 @@ class ChatRequest(_Generating):
     """The field of the body that the model reads, for errors."""
 
     messages: tuple[Message, ...] = ()
+    tools: tuple[ToolSpec, ...] = ()
+    tool_choice: ToolChoice = AUTO
+    parallel_tool_calls: bool = True
+    """Whether one answer may hold more than one call."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        """All that a model reads as text, in order."""
-        return tuple([text for message in self.messages for text in message.texts])
+        """All that a model reads as text: the messages in order, then the tools."""
+        texts = [text for message in self.messages for text in message.texts]
+        return tuple(texts + [text for tool in self.tools for text in tool.texts])
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,9 +34,12 @@ from gateway.flow.deltas import (
     Chunk,
     Delta,
     PromptLogprobs,
+    ReasoningDelta,
+    RefusalDelta,
     Signals,
     TextDelta,
     TokenLogprob,
+    ToolCallDelta,
     Usage,
     UsageReport,
     Vectors,
@@ -54,6 +57,7 @@ from gateway.flow.request import (
     ModelRequest,
     Principal,
 )
+from gateway.flow.tools import ToolChoice, ToolSpec
 
 __all__ = [
     "ANONYMOUS",
@@ -86,6 +90,8 @@ __all__ = [
     "Prepared",
     "Principal",
     "PromptLogprobs",
+    "ReasoningDelta",
+    "RefusalDelta",
     "Reservation",
     "RoutePlan",
     "SchedulingHints",
@@ -93,6 +99,9 @@ __all__ = [
     "TextDelta",
     "Timings",
     "TokenLogprob",
+    "ToolCallDelta",
+    "ToolChoice",
+    "ToolSpec",
     "Usage",
     "UsageReport",
     "Vectors",

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.api.render import ChatFormat, ChoiceBuffer, collect
 from gateway.api.text_offsets import TextOffsets
-from gateway.flow.deltas import DELTAS, ReasoningDelta, ToolCallDelta, content_of
+from gateway.flow.deltas import DELTAS, ReasoningDelta, RefusalDelta, ToolCallDelta, content_of
 from gateway.flow.metering import Meter
 from gateway.flow.parts import ReasoningPart, TextPart, ToolCallPart
 from gateway.flow.values import ChoiceEnd, Chunk, Delta, Obligations, TextDelta
@@ -74,6 +74,7 @@ def test_a_whole_answer_tells_each_part_in_its_field() -> None:
     [
         (TextDelta(text="a"), {"content": "a"}),
         (ReasoningDelta(text="a"), {"reasoning_content": "a"}),
+        (RefusalDelta(text="a"), {"refusal": "a"}),
         (
             ToolCallDelta(call=1, call_id="x", name="find", text=""),
             {
