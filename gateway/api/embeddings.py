@@ -5,21 +5,44 @@ from __future__ import annotations
 import base64
 import struct
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
+from pydantic import Field
 from starlette.types import Send
 
+from gateway.api.bounds import MAX_TEXT
 from gateway.api.headers import answer_headers
 from gateway.api.http.body import BodyReader
 from gateway.api.inference import Inference, respond
 from gateway.api.render import ChatFormat, extension
-from gateway.api.schemas import EmbeddingBody, requested
+from gateway.api.schemas import Name, requested
+from gateway.api.structured import Strict
 from gateway.flow.answer import Answer
 from gateway.flow.pipeline import Pipeline
-from gateway.flow.values import EmbeddingRequest, ModelRequest, Vectors
+from gateway.flow.values import Action, EmbeddingRequest, ModelRequest, Vectors
 
 PATH = "/v1/embeddings"
+
+
+class EmbeddingBody(Strict):
+    action: ClassVar[Action] = "embeddings"
+    model: Name
+    input: (
+        Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
+        | Annotated[
+            list[Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]],
+            Field(min_length=1, max_length=2048, fail_fast=True),
+        ]
+    )
+    encoding_format: Literal["float", "base64"] | None = None
+    user: Annotated[str, Field(max_length=256)] | None = None
+
+    def to_request(self) -> EmbeddingRequest:
+        inputs = (self.input,) if isinstance(self.input, str) else tuple(self.input)
+        return EmbeddingRequest(
+            self.model, inputs, base64_vectors=self.encoding_format == "base64", user_label=self.user
+        )
 
 
 def parse(value: object) -> ModelRequest:

@@ -12,7 +12,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from gateway.api.answers import ChatCompletion, ChatCompletionChunk, EmbeddingList, TextCompletion
-from gateway.api.schemas import ChatBody, CompletionBody, EmbeddingBody
+from gateway.api.chat import ChatBody
+from gateway.api.completions import CompletionBody
+from gateway.api.embeddings import EmbeddingBody
 
 ROUTES: dict[str, tuple[type[BaseModel], type[BaseModel], type[BaseModel] | None, str]] = {
     "/v1/chat/completions": (ChatBody, ChatCompletion, ChatCompletionChunk, "A chat answer, streamed or whole"),

@@ -7,23 +7,18 @@ abuse (T26). Everything accepted here is honored by the local engine; a backend 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
 
-from pydantic import Field, ValidationError, field_validator, model_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field, ValidationError
 
-from gateway.api.bounds import MAX_TEXT, JsonObject, Text
+from gateway.api.bounds import MAX_TEXT, JsonObject
 from gateway.api.http.errors import refusal_of
 from gateway.api.ignorable_params import without_hints, without_no_effect
 from gateway.api.structured import Choices, ResponseFormat, Strict, StructuredOutputs, grammar_of
 from gateway.errors import InvalidRequest
 from gateway.flow.values import (
     Action,
-    ChatRequest,
-    CompletionRequest,
-    EmbeddingRequest,
     GenerationParams,
-    Message,
     ModelRequest,
 )
 
@@ -34,47 +29,6 @@ Stop = Annotated[str, Field(min_length=1, max_length=256)]
 TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Output = Annotated[int, Field(ge=1, le=1_000_000)]
-
-
-class TextPart(Strict):
-    type: Literal["text"]
-    text: Text
-
-
-class OtherPart(Strict):
-    """Recognized only to refuse it with the right reason."""
-
-    type: Literal["image_url", "input_audio", "file", "video_url", "audio_url", "refusal"]
-    image_url: Any = None
-    input_audio: Any = None
-    file: Any = None
-    video_url: Any = None
-    audio_url: Any = None
-    refusal: Any = None
-
-
-Part = Annotated[TextPart | OtherPart, Field(discriminator="type")]
-
-
-class ChatMessage(Strict):
-    """The null fields are what SDKs send back when they append an earlier answer."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[Part], Field(min_length=1, max_length=256, fail_fast=True)]
-    name: Annotated[str, Field(max_length=64)] | None = None
-    refusal: None = None
-    tool_calls: None = None
-    function_call: None = None
-    audio: None = None
-    annotations: None = None
-    reasoning_content: None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _null_is_empty(cls, message: Any) -> Any:
-        """An answer without text has `content: null`, and SDKs send it back so."""
-        silent = isinstance(message, dict) and message.get("role") == "assistant" and "content" in message
-        return {**message, "content": ""} if silent and message["content"] is None else message
 
 
 class StreamOptions(Strict):
@@ -186,84 +140,18 @@ class Sampling(Strict):
         }
 
 
-class ChatBody(Sampling):
-    action: ClassVar[Action] = "chat"
-    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048, fail_fast=True)]
-    max_completion_tokens: Output | None = None
-    logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+class Asking(Protocol):
+    """The body of a route that runs a model."""
 
-    def to_request(self) -> ChatRequest:
-        if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
-            raise InvalidRequest(
-                "`max_tokens` and `max_completion_tokens` differ.", code="invalid_value", param="max_tokens"
-            )
-        if self.top_logprobs and not self.logprobs:
-            raise InvalidRequest("`top_logprobs` needs `logprobs: true`.", code="invalid_value", param="top_logprobs")
-        params = self.params(
-            max_tokens=self.max_completion_tokens or self.max_tokens,
-            logprobs=bool(self.logprobs),
-            top_logprobs=self.top_logprobs or 0,
-            echo=False,
-        )
-        messages = tuple(_message(message) for message in self.messages)
-        return ChatRequest(self.model, messages, params=params, **self.shared())
+    action: ClassVar[Action]
 
-
-class CompletionBody(Sampling):
-    action: ClassVar[Action] = "completions"
-    prompt: Text | Annotated[list[TokenId], Field(min_length=1, max_length=1_000_000, fail_fast=True)]
-    max_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    """0 with `echo` only: the prompt's own text and, with `logprobs`, its log-probabilities."""
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    echo: bool | None = None
-
-    @field_validator("prompt", mode="before")
     @classmethod
-    def _one_prompt(cls, value: Any) -> Any:
-        """A list of one prompt is that prompt: some clients send nothing else."""
-        if isinstance(value, list) and value and isinstance(value[0], str | list):
-            if len(value) > 1:
-                raise PydanticCustomError("too_long", "one prompt a request", {"max_length": 1})
-            return value[0]
-        return value
+    def model_validate(cls, obj: Any) -> Self: ...
 
-    def to_request(self) -> CompletionRequest:
-        if self.prompt == "":
-            raise InvalidRequest("`prompt` is empty.", code="invalid_value", param="prompt")
-        if self.max_tokens == 0 and not self.echo:
-            raise InvalidRequest("`max_tokens` is 0 without `echo`.", code="invalid_value", param="max_tokens")
-        params = self.params(
-            max_tokens=16 if self.max_tokens is None else self.max_tokens,
-            logprobs=self.logprobs is not None,
-            top_logprobs=self.logprobs or 0,
-            echo=bool(self.echo),
-        )
-        prompt = self.prompt if isinstance(self.prompt, str) else tuple(self.prompt)
-        return CompletionRequest(self.model, prompt, params=params, **self.shared())
+    def to_request(self) -> ModelRequest: ...
 
 
-class EmbeddingBody(Strict):
-    action: ClassVar[Action] = "embeddings"
-    model: Name
-    input: (
-        Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-        | Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]],
-            Field(min_length=1, max_length=2048, fail_fast=True),
-        ]
-    )
-    encoding_format: Literal["float", "base64"] | None = None
-    user: Annotated[str, Field(max_length=256)] | None = None
-
-    def to_request(self) -> EmbeddingRequest:
-        inputs = (self.input,) if isinstance(self.input, str) else tuple(self.input)
-        return EmbeddingRequest(
-            self.model, inputs, base64_vectors=self.encoding_format == "base64", user_label=self.user
-        )
-
-
-Body = TypeVar("Body", ChatBody, CompletionBody, EmbeddingBody)
+Body = TypeVar("Body", bound=Asking)
 
 
 def validated(schema: type[Body], value: object) -> Body:
@@ -279,30 +167,3 @@ def requested(schema: type[Body], value: object) -> ModelRequest:
     plain, hints = without_hints(schema.action, value)
     request = validated(schema, plain).to_request()
     return replace(request, ignored_hints=hints) if hints else request
-
-
-def _message(message: ChatMessage) -> Message:
-    if isinstance(message.content, str):
-        return Message.of_text(message.role, message.content, message.name)
-    texts = []
-    for part in message.content:
-        if isinstance(part, OtherPart):
-            raise _unsupported_part(part)
-        texts.append(part.text)
-    return Message.of_text(message.role, "\n".join(texts), message.name)
-
-
-def _unsupported_part(part: OtherPart) -> InvalidRequest:
-    """A URL is named as such: nothing is ever fetched for a caller (T22)."""
-    source = part.image_url or part.video_url or part.audio_url
-    address = source.get("url") if isinstance(source, dict) else source
-    if isinstance(address, str) and not address.startswith("data:"):
-        return InvalidRequest(
-            f"Content of type `{part.type}` is not supported, and the gateway fetches no URLs.",
-            code="url_not_allowed",
-            param="messages.content",
-            hint="send text",
-        )
-    return InvalidRequest(
-        f"Content of type `{part.type}` is not supported.", code="unsupported_parameter", param="messages.content"
-    )

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.api import chat, completions, embeddings
+from gateway.api.chat import ChatBody
 from gateway.api.http.body import parse_json
-from gateway.api.schemas import ChatBody
 from gateway.errors import GatewayError
 from gateway.flow.values import ChatRequest
 

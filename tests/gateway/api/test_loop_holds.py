@@ -20,7 +20,10 @@ from urllib.parse import quote, urlsplit
 import pytest
 from pydantic import BaseModel
 
-from gateway.api.schemas import ChatBody, CompletionBody, EmbeddingBody, Sampling
+from gateway.api.chat import ChatBody
+from gateway.api.completions import CompletionBody
+from gateway.api.embeddings import EmbeddingBody
+from gateway.api.schemas import Sampling
 from gateway.benchmark.holds import HoldMeter, Holds, least
 from gateway.benchmark.worst_bodies import worst_bodies
 from tests.fakes.stage import Stage
