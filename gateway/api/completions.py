@@ -2,44 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar
+from dataclasses import replace
+from typing import Annotated, ClassVar
 
-from pydantic import Field, field_validator
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from gateway.api.bounds import Text
 from gateway.api.http.body import BodyReader
 from gateway.api.inference import Inference
+from gateway.api.prompts import Prompts, prompts_of
 from gateway.api.render import CompletionFormat
-from gateway.api.schemas import Sampling, TokenId, requested
+from gateway.api.schemas import MAX_CHOICES, Sampling, requested
 from gateway.errors import InvalidRequest
 from gateway.flow.pipeline import Pipeline
-from gateway.flow.values import Action, CompletionRequest, ModelRequest
+from gateway.flow.values import Action, CompletionRequest, GenerationParams, ModelRequest
 
 PATH = "/v1/completions"
+MAX_ANSWERS = 256
+MAX_PROMPT_SIZE = 4_000_000
+"""Characters and token ids of all prompts together."""
 
 
 class CompletionBody(Sampling):
     action: ClassVar[Action] = "completions"
-    prompt: Text | Annotated[list[TokenId], Field(min_length=1, max_length=1_000_000, fail_fast=True)]
+    prompt: Prompts
+    """A text, token ids, or a list of either: then each is answered, the choices of the first one first."""
     max_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
     """0 with `echo` only: the prompt's own text and, with `logprobs`, its log-probabilities."""
     logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
-
-    @field_validator("prompt", mode="before")
-    @classmethod
-    def _one_prompt(cls, value: Any) -> Any:
-        """A list of one prompt is that prompt: some clients send nothing else."""
-        if isinstance(value, list) and value and isinstance(value[0], str | list):
-            if len(value) > 1:
-                raise PydanticCustomError("too_long", "one prompt a request", {"max_length": 1})
-            return value[0]
-        return value
+    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
 
     def to_request(self) -> CompletionRequest:
-        if self.prompt == "":
-            raise InvalidRequest("`prompt` is empty.", code="invalid_value", param="prompt")
+        prompts = prompts_of(self.prompt)
+        if sum(map(len, prompts)) > MAX_PROMPT_SIZE or len(prompts) * (self.best_of or self.n or 1) > MAX_ANSWERS:
+            raise InvalidRequest(
+                f"The prompts are too many or too long for one request; it makes at most {MAX_ANSWERS} answers.",
+                code="too_many_values",
+                param="prompt",
+                hint="send them in several requests, or lower `n` or `best_of`",
+            )
         if self.max_tokens == 0 and not self.echo:
             raise InvalidRequest("`max_tokens` is 0 without `echo`.", code="invalid_value", param="max_tokens")
         params = self.params(
@@ -48,8 +49,19 @@ class CompletionBody(Sampling):
             top_logprobs=self.logprobs or 0,
             echo=bool(self.echo),
         )
-        prompt = self.prompt if isinstance(self.prompt, str) else tuple(self.prompt)
-        return CompletionRequest(self.model, prompt, params=params, **self.shared())
+        return CompletionRequest(self.model, prompts, params=self._best_of(params), **self.shared())
+
+    def _best_of(self, params: GenerationParams) -> GenerationParams:
+        if self.best_of is None or self.best_of == params.n:
+            return params
+        if self.best_of < params.n or self.stream:
+            raise InvalidRequest(
+                "`best_of` is smaller than `n`." if self.best_of < params.n else "`best_of` cannot be streamed.",
+                code="invalid_value",
+                param="best_of",
+                hint="the best answers are known once all have ended" if self.stream else None,
+            )
+        return replace(params, best_of=self.best_of)
 
 
 def parse(value: object) -> ModelRequest:

@@ -17,7 +17,7 @@ NULLABLE: Mapping[str, frozenset[str]] = {
             "tool_choice", "tools", "verbosity", "web_search_options",
         }
     ),
-    "completions": frozenset({"best_of", "suffix"}),
+    "completions": frozenset({"suffix"}),
     "embeddings": frozenset({"dimensions"}),
 }  # fmt: skip
 """Optional parameters that we do not have: null means absent."""

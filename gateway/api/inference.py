@@ -86,7 +86,7 @@ class Inference:
 
     async def _whole(self, answer: Answer, send: Send) -> None:
         request = answer.reserved.request
-        choices = [ChoiceBuffer() for _ in range(request.params.n)]
+        choices = [ChoiceBuffer() for _ in range(request.choices)]
         async for chunk in answer:
             collect(choices, chunk)
         render = partial(_rendered, self._answer_format, answer, choices)

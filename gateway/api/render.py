@@ -65,7 +65,7 @@ class ChoiceBuffer:
 
 
 def collect(choices: Sequence[ChoiceBuffer], chunk: Chunk) -> None:
-    """The chunk in its choice. The prompt's log-probabilities are told with the first."""
+    """The chunk in its choice. A prompt's log-probabilities are told with its first."""
     match chunk:
         case Delta():
             choices[chunk.index].add(chunk)
@@ -73,8 +73,8 @@ def collect(choices: Sequence[ChoiceBuffer], chunk: Chunk) -> None:
             choice = choices[last.index]
             choice.add(last)
             choice.finish_reason, choice.stop_cause = chunk.finish_reason, chunk.stop_cause
-        case PromptLogprobs(entries=entries):
-            choices[0].prompt_logprobs = entries
+        case PromptLogprobs(entries=entries, index=index):
+            choices[index].prompt_logprobs = entries
 
 
 class ChatFormat:

@@ -14,6 +14,7 @@ from pydantic import Field, ValidationError
 from gateway.api.bounds import MAX_TEXT, JsonObject
 from gateway.api.http.errors import refusal_of
 from gateway.api.ignorable_params import without_hints, without_no_effect
+from gateway.api.prompts import MAX_TOKEN_ID, TokenId
 from gateway.api.structured import Choices, ResponseFormat, Strict, StructuredOutputs, grammar_of
 from gateway.errors import InvalidRequest
 from gateway.flow.values import (
@@ -23,10 +24,8 @@ from gateway.flow.values import (
 )
 
 MAX_CHOICES = 16
-MAX_TOKEN_ID = 2**31 - 1
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
-TokenId = Annotated[int, Field(ge=0, le=MAX_TOKEN_ID)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Output = Annotated[int, Field(ge=1, le=1_000_000)]
 

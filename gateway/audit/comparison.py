@@ -33,7 +33,7 @@ def _prompts(text: str | None, messages: tuple[Message, ...]) -> Iterator[bytes]
         yield prompt_digest(ChatRequest("-", messages))
     if text is not None:
         yield prompt_digest(ChatRequest("-", (Message.of_text("user", text),)))
-        yield prompt_digest(CompletionRequest("-", text))
+        yield prompt_digest(CompletionRequest("-", (text,)))
         yield prompt_digest(EmbeddingRequest("-", (text,)))
 
 

@@ -107,8 +107,10 @@ def prompt_document(request: ModelRequest) -> dict[str, Any]:
             return {"messages": turns}
         case EmbeddingRequest(inputs=inputs):
             return {"inputs": list(inputs)}
-        case CompletionRequest(prompt=prompt):
+        case CompletionRequest(prompts=(prompt,)):
             return {"prompt": prompt if isinstance(prompt, str) else list(prompt)}
+        case CompletionRequest(prompts=prompts):
+            return {"prompt": [one if isinstance(one, str) else list(one) for one in prompts]}
 
 
 def response_document(texts: Sequence[str]) -> dict[str, Any]:

@@ -101,7 +101,7 @@ class ContentRecorder:
         request = cleaned
         size = sum(map(len, request.texts))
         if isinstance(request, CompletionRequest):
-            size = len(request.prompt)
+            size = sum(map(len, request.prompts))
         request_id, tenant = stage.request_id, tenant_of(stage)
         return await _run(size, lambda: sealer.seal("prompt", prompt_document(request), request_id, tenant, now))
 

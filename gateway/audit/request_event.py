@@ -175,8 +175,8 @@ def _messages(request: ModelRequest) -> int:
             return len(turns) or 1
         case EmbeddingRequest(inputs=inputs):
             return len(inputs) or 1
-        case CompletionRequest():
-            return 1
+        case CompletionRequest(prompts=prompts):
+            return len(prompts) or 1
 
 
 def _decision(origin: Origin, exchange: Exchange, hidden: Container[str]) -> tuple[dict[str, Any], dict[str, Any]]:

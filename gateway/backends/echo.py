@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from gateway.flow.values import (
     ChoiceEnd,
     Chunk,
-    CompletionRequest,
     Delta,
+    GenerationParams,
+    Prompt,
     PromptLogprobs,
     TextDelta,
     TokenLogprob,
@@ -39,13 +40,18 @@ class EchoedAnswer:
     were quicker wait for it."""
 
     def __init__(
-        self, answer: EngineChunks, request: CompletionRequest, prompt_ids: Sequence[int], tokenizer: Any
+        self,
+        answer: EngineChunks,
+        prompt: Prompt,
+        params: GenerationParams,
+        prompt_ids: Sequence[int],
+        tokenizer: Any,
     ) -> None:
-        self._answer, self._request = answer, request
+        self._answer, self._prompt, self._params = answer, prompt, params
         self._ids, self._tokenizer = prompt_ids, tokenizer
         self._text = ""
         self._entries: tuple[TokenLogprob, ...] = ()
-        self._unopened = set(range(request.params.n))
+        self._unopened = set(range(params.n))
         self._read = False
         self._held: list[Delta | ChoiceEnd] = []
         self._ready: deque[Chunk] = deque()
@@ -73,11 +79,11 @@ class EchoedAnswer:
             case PromptLogprobs(entries=entries):
                 if not self._read:
                     await self._read_prompt(entries)
-                asked = await asyncio.to_thread(_cut, entries, self._request.params.prompt_logprobs)
+                asked = await asyncio.to_thread(_cut, entries, self._params.prompt_logprobs)
                 return [] if asked is None else [PromptLogprobs(asked)]
             case Delta() | ChoiceEnd() if self._unopened:
                 if not self._read:
-                    if self._request.params.logprobs and chunk.index != 0:
+                    if self._params.logprobs and chunk.index != 0:
                         self._held.append(chunk)
                         return []
                     await self._read_prompt((None,))
@@ -87,7 +93,7 @@ class EchoedAnswer:
 
     async def _read_prompt(self, values: Sequence[TokenLogprob | None]) -> None:
         self._read = True
-        self._text, self._entries = await asyncio.to_thread(self._prompt, values)
+        self._text, self._entries = await asyncio.to_thread(self._told, values)
 
     def _opened(self, chunk: Delta | ChoiceEnd) -> list[Chunk]:
         """The chunk; before a choice's first one the prompt. Its text comes with tokens, as what is generated does."""
@@ -103,9 +109,9 @@ class EchoedAnswer:
         before = [TextDelta(index, logprobs=part) for part in parts]
         return [*before, replace(chunk, last=first) if isinstance(chunk, ChoiceEnd) else first]
 
-    def _prompt(self, values: Sequence[TokenLogprob | None]) -> tuple[str, tuple[TokenLogprob, ...]]:
+    def _told(self, values: Sequence[TokenLogprob | None]) -> tuple[str, tuple[TokenLogprob, ...]]:
         """The prompt's text and the entry of each of its tokens. The first has no log-probability."""
-        prompt, params, tokenizer = self._request.prompt, self._request.params, self._tokenizer
+        prompt, params, tokenizer = self._prompt, self._params, self._tokenizer
         if isinstance(prompt, str) and not params.logprobs:
             return prompt, ()
         raws = [tokenizer.token_bytes(token_id) for token_id in self._ids]

@@ -59,7 +59,7 @@ def sampling_of(
         ),
         logit_bias=params.logit_bias,
         seed=params.seed,
-        n=params.n,
+        n=max(params.n, params.best_of),
         stop=params.stop,
         stop_token_ids=params.stop_token_ids,
         include_stop_str_in_output=params.include_stop_str_in_output,
@@ -101,7 +101,7 @@ def require_bounded_evidence(params: GenerationParams, prompt_tokens: int) -> No
     alternatives = _prompt_logprobs(params)
     if alternatives is None:
         return
-    copies = params.n if params.echo and params.logprobs else 1
+    copies = max(params.n, params.best_of) if params.echo and params.logprobs else 1
     asked = prompt_tokens * (1 + alternatives) * copies
     if asked > MOST_PROMPT_LOGPROBS:
         param = "logprobs" if params.echo and params.logprobs else "prompt_logprobs"

@@ -12,11 +12,13 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
+from gateway.backends.best_of import BestOfAnswer
 from gateway.backends.echo import EchoedAnswer
 from gateway.backends.engine_operations import EngineOperations
 from gateway.backends.engine_values import (
@@ -27,6 +29,7 @@ from gateway.backends.engine_values import (
     require_bounded_evidence,
     sampling_of,
 )
+from gateway.backends.several_prompts import JoinedAnswer
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.budget import prompt_too_long
 from gateway.flow.parts import message_fields
@@ -39,6 +42,7 @@ from gateway.flow.values import (
     ModelCard,
     ModelRequest,
     Prepared,
+    Prompt,
     SchedulingHints,
     Usage,
 )
@@ -97,6 +101,10 @@ class LocalBackend:
         tokenized = await self._run(card.id, _tokenized, engine.tokenizer, request, card)
         if isinstance(request, EmbeddingRequest):
             return Prepared(sum(map(len, tokenized)), tokenized)
+        if isinstance(request, CompletionRequest):
+            sizes = [len(one) for one in tokenized]
+            require_bounded_evidence(request.params, sum(sizes))
+            return Prepared(sum(sizes), tokenized, longest_prompt=max(sizes))
         require_bounded_evidence(request.params, len(tokenized))
         return Prepared(len(tokenized), tokenized)
 
@@ -116,15 +124,18 @@ class LocalBackend:
         engine = self._ready(card)
         asked = GenerationRequest(
             request_id=request_id,
-            prompt_token_ids=prepared.payload,
+            prompt_token_ids=() if isinstance(request, CompletionRequest) else prepared.payload,
             sampling=sampling_of(request.params, max_output_tokens, self._models[card.id], engine.sampling_defaults),
             cache_salt=tenant_salt,
             scheduling=hints_of(scheduling),
         )
-        answer = EngineAnswer(engine, request, asked)
-        if not isinstance(request, CompletionRequest) or not request.params.echo:
-            return answer
-        return EchoedAnswer(answer, request, asked.prompt_token_ids, engine.tokenizer)
+        if not isinstance(request, CompletionRequest):
+            return EngineAnswer(engine, request, asked)
+        answers = [
+            completed(engine, request, replace(asked, request_id=f"{request_id}{tail}", prompt_token_ids=ids), prompt)
+            for prompt, ids, tail in zip(request.prompts, prepared.payload, _tails(len(prepared.payload)), strict=True)
+        ]
+        return answers[0] if len(answers) == 1 else JoinedAnswer(answers, request.params.n)
 
     async def embed(
         self,
@@ -269,6 +280,19 @@ class EngineAnswer:
         return Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, source="engine")
 
 
+def completed(
+    engine: AsyncEngine, request: CompletionRequest, asked: GenerationRequest, prompt: Prompt
+) -> EngineAnswer | BestOfAnswer | EchoedAnswer:
+    """The answer to one prompt of a completion."""
+    params = request.params
+    answer: EngineAnswer | BestOfAnswer = EngineAnswer(engine, request, asked)
+    if params.best_of > params.n:
+        answer = BestOfAnswer(answer, params.n)
+    if not params.echo:
+        return answer
+    return EchoedAnswer(answer, prompt, params, asked.prompt_token_ids, engine.tokenizer)
+
+
 def model_problem(path: str) -> tuple[str, str]:
     """(what the files hold, what is wrong with them or "" when nothing is), read without loading the weights."""
     from engine import EngineError, check_model
@@ -337,12 +361,19 @@ def _tokenized(tokenizer: Any, request: ModelRequest, card: ModelCard) -> Any:
             case ChatRequest(messages=turns):
                 messages = [{"role": _role(turn.role), **message_fields(turn.content)} for turn in turns]
                 return tuple(tokenizer.apply_chat_template(messages, most=most))
-            case CompletionRequest(prompt=str() as text):
-                return tuple(tokenizer.encode(text, add_special_tokens=True, most=most))
-            case CompletionRequest(prompt=ids):
-                return ids
+            case CompletionRequest(prompts=prompts):
+                return [_ids(tokenizer, prompt, most) for prompt in prompts]
     except TextTooLong as error:
         raise prompt_too_long(request, card, f"at least {error.least}") from None
+
+
+def _ids(tokenizer: Any, prompt: Prompt, most: int) -> tuple[int, ...]:
+    return tuple(tokenizer.encode(prompt, add_special_tokens=True, most=most)) if isinstance(prompt, str) else prompt
+
+
+def _tails(prompts: int) -> list[str]:
+    """What tells the engine's requests for one request apart."""
+    return [""] if prompts == 1 else [f"-{index}" for index in range(prompts)]
 
 
 def _role(role: str) -> str:

@@ -81,7 +81,7 @@ class OpenAIBackend:
     ) -> AsyncIterator[Chunk]:
         del prepared, tenant_salt, scheduling  # an upstream counts, queues and caches by itself
         message = self._message(request, request_body(request, card, max_output_tokens), request_id)
-        return UpstreamAnswer(self, message, request.action, choices=request.params.n, stream=request.stream)
+        return UpstreamAnswer(self, message, request.action, choices=request.choices, stream=request.stream)
 
     async def embed(
         self,

@@ -51,7 +51,7 @@ def request_body(request: GeneratingRequest, card: ModelCard, max_output_tokens:
     if isinstance(request, ChatRequest):
         body["messages"] = [_turn(message) for message in request.messages]
     else:
-        body["prompt"] = request.prompt
+        body["prompt"] = request.prompts[0] if len(request.prompts) == 1 else request.prompts
     body["max_tokens"] = max_output_tokens
     _sampling(body, request.params, chat=isinstance(request, ChatRequest))
     if request.stream:
@@ -67,7 +67,11 @@ def _turn(message: Message) -> dict[str, Any]:
 
 def require_known_echo(request: ModelRequest) -> None:
     """Raises `InvalidRequest` where the text of the echo is not known: it could not be told from what was generated."""
-    if request.params.echo and isinstance(request, CompletionRequest) and not isinstance(request.prompt, str):
+    if (
+        request.params.echo
+        and isinstance(request, CompletionRequest)
+        and not all(isinstance(prompt, str) for prompt in request.prompts)
+    ):
         raise InvalidRequest(
             "`echo` of a prompt of token ids is not supported for this model.",
             code="unsupported_parameter",
@@ -98,6 +102,7 @@ def _sampling(body: dict[str, Any], params: GenerationParams, *, chat: bool) -> 
         "prompt_logprobs": params.prompt_logprobs,
         "echo": params.echo or None,
         "n": params.n if params.n > 1 else None,
+        "best_of": params.best_of if params.best_of > params.n else None,
     }
     if params.logprobs and chat:
         optional |= {"logprobs": True, "top_logprobs": params.top_logprobs}

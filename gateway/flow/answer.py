@@ -117,7 +117,7 @@ class Answer:
         self._texts: dict[int, list[str]] = {}
         self._digest = hashlib.sha256()
         self._meter = Meter(echoed_bytes(reserved.request))
-        self._open = set(range(reserved.request.params.n))
+        self._open = set(range(reserved.request.choices))
         self._streams = reserved.request.stream
         self._untold = set(self._open)
         """Choices whose end has not left yet."""

@@ -20,6 +20,8 @@ from gateway.flow.values import (
     ModelCard,
     ModelRequest,
     Obligations,
+    Prepared,
+    Prompt,
     Reservation,
     Usage,
 )
@@ -36,12 +38,14 @@ def rough_prompt_tokens(request: ModelRequest) -> int:
         case ChatRequest(messages=messages, tools=tools):
             turns = len(messages) + len(tools)
             return -(-sum(map(_bytes, request.texts)) // BYTES_PER_TOKEN) + TOKENS_PER_TURN * turns
-        case CompletionRequest(prompt=str() as text):
-            return -(-_bytes(text) // BYTES_PER_TOKEN) + 1
-        case CompletionRequest(prompt=ids):
-            return len(ids)
+        case CompletionRequest(prompts=prompts):
+            return sum(map(_rough_tokens, prompts))
         case EmbeddingRequest(inputs=inputs):
             return sum(-(-_bytes(text) // BYTES_PER_TOKEN) + 2 for text in inputs)
+
+
+def _rough_tokens(prompt: Prompt) -> int:
+    return -(-_bytes(prompt) // BYTES_PER_TOKEN) + 1 if isinstance(prompt, str) else len(prompt)
 
 
 def _bytes(text: str) -> int:
@@ -58,35 +62,38 @@ def usage_cost(card: ModelCard, usage: Usage) -> int:
     return cost_micro(card, usage.prompt_tokens, usage.completion_tokens)
 
 
-def estimate(
-    request: ModelRequest, card: ModelCard, obligations: Obligations, prompt_tokens: int, *, exact: bool
-) -> Estimate:
+def estimate(request: ModelRequest, card: ModelCard, obligations: Obligations, prepared: Prepared) -> Estimate:
     """The most this request may use on this model, per choice.
 
     Raises `ContextLengthExceeded` when the prompt, or the prompt with an explicit `max_tokens`, does not fit. An
     inexact count never refuses on its own: the backend has the last word.
     """
+    counted = prepared.prompt_tokens
+    exact = counted is not None
+    prompt_tokens = rough_prompt_tokens(request) if counted is None else counted
     if isinstance(request, EmbeddingRequest):
         return Estimate(prompt_tokens, 0, cost_micro(card, prompt_tokens, 0), exact=exact)
     params = request.params
-    room = card.context_window - prompt_tokens
+    longest = prompt_tokens if prepared.longest_prompt is None else prepared.longest_prompt
+    room = card.context_window - longest
     if exact and room < 1:
-        raise prompt_too_long(request, card, str(prompt_tokens))
+        raise prompt_too_long(request, card, str(longest))
     if exact and params.max_tokens is not None and params.max_tokens > room:
         raise ContextLengthExceeded(
-            f"{overflow(card)} However, you requested {prompt_tokens + params.max_tokens} tokens "
-            f"({prompt_tokens} in the prompt, {params.max_tokens} in the completion).",
+            f"{overflow(card)} However, you requested {longest + params.max_tokens} tokens "
+            f"({longest} in the prompt, {params.max_tokens} in the completion).",
             param="max_tokens",
             hint=f"the largest `max_tokens` that fits is {room}",
         )
     wanted = params.max_tokens if params.max_tokens is not None else max(1, min(room, card.default_max_tokens or room))
     caps = (wanted, card.max_output_tokens, obligations.max_output_tokens)
     output = min(cap for cap in caps if cap is not None)
+    made = request.choices // params.n * max(params.n, params.best_of)
     return Estimate(
         prompt_tokens=prompt_tokens,
         max_output_tokens=output,
-        cost_micro=cost_micro(card, prompt_tokens, output * params.n),
-        choices=params.n,
+        cost_micro=cost_micro(card, prompt_tokens, output * made),
+        choices=made,
         exact=exact,
     )
 
@@ -118,8 +125,10 @@ def prompt_digest(request: ModelRequest) -> bytes:
             parts = [f"{message.role}\x1f{digest_form(message.content)}" for message in messages]
             # No role is called `function`, so that no message looks like one.
             parts += ["\x1f".join(["function", *(f"{len(text)}\x1f{text}" for text in tool.texts)]) for tool in tools]
-        case CompletionRequest(prompt=prompt):
+        case CompletionRequest(prompts=(prompt,)):
             parts = [str(prompt)]
+        case CompletionRequest(prompts=prompts):
+            parts = ["\x1f".join(["prompts", *(f"{len(str(one))}\x1f{one}" for one in prompts)])]
         case EmbeddingRequest(inputs=inputs):
             parts = [f"{len(text)}\x1f{text}" for text in inputs]
     return hashlib.sha256("\x1e".join(parts).encode()).digest()

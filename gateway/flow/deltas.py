@@ -133,6 +133,8 @@ class UsageReport:
 @dataclass(frozen=True, slots=True)
 class PromptLogprobs:
     entries: tuple[TokenLogprob | None, ...]
+    index: int = 0
+    """The first choice of the prompt."""
 
 
 @dataclass(frozen=True, slots=True)

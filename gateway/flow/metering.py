@@ -23,18 +23,20 @@ def used_so_far(stream: object) -> Usage | None:
     return read_usage() if callable(read_usage) else None
 
 
-def echoed_bytes(request: ModelRequest | None) -> int:
-    if not isinstance(request, CompletionRequest) or not request.params.echo or not isinstance(request.prompt, str):
-        return 0
-    return len(request.prompt.encode("utf-8", "surrogatepass"))
+def echoed_bytes(request: ModelRequest | None) -> tuple[int, ...]:
+    """The bytes of the prompt that each choice begins with; nothing where none is echoed."""
+    if not isinstance(request, CompletionRequest) or not request.params.echo:
+        return ()
+    sizes = [len(one.encode("utf-8", "surrogatepass")) if isinstance(one, str) else 0 for one in request.prompts]
+    return tuple([size for size in sizes for _ in range(request.params.n)])
 
 
 @dataclass(slots=True)
 class Meter:
     """Counts what has arrived, per choice."""
 
-    echoed_bytes: int = 0
-    """Of a prompt that each choice begins with: text that nobody has generated."""
+    echoed_bytes: tuple[int, ...] = ()
+    """By choice, of the prompt that it begins with: text that nobody has generated."""
     exact: bool = True
     """False once text came without token ids."""
     tokens: dict[int, int] = field(default_factory=dict)
@@ -42,7 +44,9 @@ class Meter:
 
     def after(self, delta: Delta) -> tuple[int, int]:
         """(tokens, bytes of text) of the delta's choice once it is taken in; changes nothing."""
-        tokens, size = self.tokens.get(delta.index, 0), self.text_bytes.get(delta.index, -self.echoed_bytes)
+        tokens, size = self.tokens.get(delta.index, 0), self.text_bytes.get(delta.index)
+        if size is None:
+            size = -self.echoed_bytes[delta.index] if self.echoed_bytes else 0
         if delta.text:
             size += len(delta.text.encode("utf-8", "surrogatepass"))
         if delta.token_ids:

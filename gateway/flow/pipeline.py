@@ -19,7 +19,6 @@ from gateway.flow.budget import (
     estimate,
     granted_tokens,
     prompt_digest,
-    rough_prompt_tokens,
     usage_cost,
 )
 from gateway.flow.charge import charged, limits_of
@@ -223,9 +222,7 @@ class Pipeline:
         return routed.targeted(self._authorizer.decide(routed.principal, request.action, card, routed.context))
 
     def _estimate(self, target: Targeted, card: ModelCard, prepared: Prepared) -> Estimated:
-        obligations, counted = target.decision.obligations, prepared.prompt_tokens
-        tokens = rough_prompt_tokens(target.request) if counted is None else counted
-        return target.estimated(estimate(target.request, card, obligations, tokens, exact=counted is not None))
+        return target.estimated(estimate(target.request, card, target.decision.obligations, prepared))
 
     async def _reserve(self, bounded: Estimated, card: ModelCard, hop: int, timer: StageTimer) -> Reserved:
         """A fallback is still the same request: it claims tokens on the new model and is not counted twice."""

@@ -11,6 +11,8 @@ from gateway.flow.parts import Content, TextPart, texts_of
 from gateway.flow.tools import AUTO, ToolChoice, ToolSpec
 
 Action = Literal["chat", "completions", "embeddings"]
+Prompt: TypeAlias = str | tuple[int, ...]
+"""Text, or token ids that only the model's tokenizer can read."""
 Role = Literal["system", "user", "assistant", "tool", "developer"]
 
 
@@ -46,6 +48,9 @@ class GenerationParams:
     min_p: float | None = None
     seed: int | None = None
     n: int = 1
+    """Answers to each prompt."""
+    best_of: int = 1
+    """Answers that are made for each prompt; the `n` with the highest mean log-probability are given."""
     stop: tuple[str, ...] = ()
     stop_token_ids: tuple[int, ...] = ()
     presence_penalty: float = 0.0
@@ -103,6 +108,11 @@ class ChatRequest(_Generating):
     """Whether one answer may hold more than one call."""
 
     @property
+    def choices(self) -> int:
+        """How many answers there will be."""
+        return self.params.n
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """All that a model reads as text: the messages in order, then the tools."""
         texts = [text for message in self.messages for text in message.texts]
@@ -114,12 +124,16 @@ class CompletionRequest(_Generating):
     action: ClassVar[Action] = "completions"
     prompt_param: ClassVar[str] = "prompt"
 
-    prompt: str | tuple[int, ...] = ""
-    """Text, or token ids that only the model's tokenizer can read."""
+    prompts: tuple[Prompt, ...] = ()
+    """Each is answered by itself: the choices of the first come first."""
+
+    @property
+    def choices(self) -> int:
+        return self.params.n * len(self.prompts)
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return (self.prompt,) if isinstance(self.prompt, str) else ()
+        return tuple([prompt for prompt in self.prompts if isinstance(prompt, str)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +145,8 @@ class EmbeddingRequest(_Asked):
     params: ClassVar[GenerationParams] = GenerationParams()
     stream: ClassVar[bool] = False
     include_usage: ClassVar[bool] = False
+
+    choices: ClassVar[int] = 1
 
     inputs: tuple[str, ...] = ()
     base64_vectors: bool = False

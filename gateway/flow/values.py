@@ -56,6 +56,7 @@ from gateway.flow.request import (
     Message,
     ModelRequest,
     Principal,
+    Prompt,
 )
 from gateway.flow.tools import ToolChoice, ToolSpec
 
@@ -89,6 +90,7 @@ __all__ = [
     "PastDecision",
     "Prepared",
     "Principal",
+    "Prompt",
     "PromptLogprobs",
     "ReasoningDelta",
     "RefusalDelta",
@@ -128,9 +130,11 @@ class Prepared:
     """A request as one backend will run it, from `prepare` to `generate` or `embed`; nothing else holds it."""
 
     prompt_tokens: int | None = None
-    """Exact, after the chat template; None when the backend cannot know."""
+    """Exact, after the chat template, of all prompts together; None when the backend cannot know."""
     payload: Any = field(default=None, repr=False)
     """The backend's own: token ids, say. Nobody else reads it."""
+    longest_prompt: int | None = None
+    """Tokens of the longest of several prompts."""
 
 
 @dataclass(frozen=True, slots=True)

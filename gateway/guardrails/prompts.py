@@ -8,7 +8,15 @@ from dataclasses import replace
 from typing import Any
 
 from gateway.flow.parts import rewritten
-from gateway.flow.values import ChatRequest, CompletionRequest, EmbeddingRequest, Inspection, Message, ModelRequest
+from gateway.flow.values import (
+    ChatRequest,
+    CompletionRequest,
+    EmbeddingRequest,
+    Inspection,
+    Message,
+    ModelRequest,
+    Prompt,
+)
 from gateway.guardrails.actions import GuardrailActions, Tally
 from gateway.guardrails.detectors.secrets import NAME as SECRETS
 from gateway.guardrails.phrases import NAME as PHRASES
@@ -47,13 +55,16 @@ class Prompts:
         match request:
             case ChatRequest(messages=messages):
                 return {"messages": self._seams([self._message(message) for message in messages])}
-            case CompletionRequest(prompt=str() as prompt):
-                return {"prompt": self._text(prompt, "prompt")}
-            case CompletionRequest():
-                self._unreadable()
-                return {}
+            case CompletionRequest(prompts=prompts):
+                return {"prompts": tuple([self._prompt(prompt) for prompt in prompts])}
             case EmbeddingRequest(inputs=inputs):
                 return {"inputs": tuple([self._text(text, "input") for text in inputs])}
+
+    def _prompt(self, prompt: Prompt) -> Prompt:
+        if isinstance(prompt, str):
+            return self._text(prompt, "prompt")
+        self._unreadable()
+        return prompt
 
     def _message(self, message: Message) -> Message:
         content = rewritten(message.content, lambda text: self._text(text, message.role))

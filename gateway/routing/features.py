@@ -124,8 +124,8 @@ def _turns(request: ModelRequest) -> list[str]:
     match request:
         case ChatRequest(messages=messages):
             return [text for m in messages if m.role == "user" and (text := "\n".join(m.texts))]
-        case CompletionRequest(prompt=str() as prompt):
-            return [prompt]
+        case CompletionRequest():
+            return list(request.texts)
         case _:
             return []
 

@@ -101,6 +101,6 @@ def _why(features: Features) -> str:
 
 def _fits(request: ModelRequest, card: ModelCard) -> bool:
     chars = 0 if isinstance(request, EmbeddingRequest) else sum(map(len, request.texts))
-    if isinstance(request, CompletionRequest) and not isinstance(request.prompt, str):
-        chars = CHARS_PER_TOKEN * len(request.prompt)
+    if isinstance(request, CompletionRequest):
+        chars = max(len(one) * (1 if isinstance(one, str) else CHARS_PER_TOKEN) for one in request.prompts)
     return chars // CHARS_PER_TOKEN + (request.params.max_tokens or 1) <= card.context_window

@@ -67,7 +67,7 @@ WRONG: dict[str, tuple[Callable[[object], object], bytes, str, str | None]] = {
     "token ids": (chat.parse, filled(CHAT + b'"allowed_token_ids":[', b'"a"', b"]}"), "invalid_type", None),
     "stop": (chat.parse, filled(CHAT + b'"stop":[', b"1", b"]}"), "invalid_type", "stop.0"),
     "prompt": (completions.parse, filled(COMPLETION + b"[", b"true", b"]}"), "invalid_type", "prompt.0"),
-    "empty prompts": (completions.parse, filled(COMPLETION + b"[", b'""', b"]}"), "invalid_value", "prompt"),
+    "empty prompts": (completions.parse, filled(COMPLETION + b"[", b'""', b"]}"), "invalid_value", "prompt.0"),
     "inputs": (embeddings.parse, filled(b'{"model":"m","input":[', b"1", b"]}"), "invalid_type", "input.0"),
     "a schema": (
         chat.parse,
@@ -121,7 +121,7 @@ def test_the_signs_inside_of_a_text_are_no_values() -> None:
 def test_a_prompt_of_token_ids_may_be_as_long_as_the_limit() -> None:
     ids = [7] * (MAX_VALUES - 100)
     found = completions.parse(parse_json(json.dumps({"model": "m", "prompt": ids}).encode()))
-    assert found.prompt == tuple(ids)
+    assert found.prompts == (tuple(ids),)
 
 
 @pytest.mark.parametrize("end", [b"", b"\\", b'"', b'"]' + b"]" * 65])

@@ -70,7 +70,7 @@ async def test_what_cannot_be_redacted_is_not_stored(
 ) -> None:
     service, exchange = (
         await start(sealer=SEALER, redact=inspector.redacted),
-        asked(CompletionRequest("auto", (1, 2, 3))),
+        asked(CompletionRequest("auto", ((1, 2, 3),))),
     )
     await service.intent(exchange)
     await service.completion(finished(exchange))

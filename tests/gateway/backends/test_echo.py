@@ -15,7 +15,6 @@ from gateway.backends.engine_values import MOST_PROMPT_LOGPROBS, require_bounded
 from gateway.errors import InvalidRequest
 from gateway.flow.values import (
     Chunk,
-    CompletionRequest,
     GenerationParams,
     PromptLogprobs,
     TokenLogprob,
@@ -81,8 +80,7 @@ class Script:
 
 def echoed(prompt: str | tuple[int, ...], chunks: Iterable[Chunk], **params: Any) -> EchoedAnswer:
     ids = tuple(prompt.encode()) if isinstance(prompt, str) else prompt
-    request = CompletionRequest("tiny", prompt=prompt, params=replace(PARAMS, **params))
-    return EchoedAnswer(Script(*chunks), request, ids, ByteTokenizer())
+    return EchoedAnswer(Script(*chunks), prompt, replace(PARAMS, **params), ids, ByteTokenizer())
 
 
 async def test_choices_that_were_quicker_wait_for_the_first_which_brings_the_prompts_values() -> None:

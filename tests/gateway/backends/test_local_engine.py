@@ -125,7 +125,7 @@ async def test_an_answer_names_the_model_file_that_made_it(backend: LocalBackend
     ("request_", "param"),
     [
         (ChatRequest("tiny", (Message.of_text("user", "palabra " * 475_000),)), "messages"),
-        (CompletionRequest("tiny", "x" * 3_800_000), "prompt"),
+        (CompletionRequest("tiny", ("x" * 3_800_000,)), "prompt"),
         (EmbeddingRequest("tiny", ("hola", "palabra " * 400_000)), "input"),
     ],
     ids=["chat", "completion", "embedding"],
@@ -142,7 +142,7 @@ async def test_a_prompt_that_cannot_fit_is_refused_without_reading_it_to_its_end
 
 
 async def test_a_prompt_that_fills_the_window_is_counted_exactly(backend: LocalBackend) -> None:
-    request = CompletionRequest(ASK.model, "a" * CARD.context_window, params=ASK.params)
+    request = CompletionRequest(ASK.model, ("a" * CARD.context_window,), params=ASK.params)
     assert (await backend.prepare(request, CARD)).prompt_tokens == CARD.context_window
 
 

@@ -134,7 +134,7 @@ async def test_a_constraint_is_passed_on(
 
 
 async def test_a_text_completion_uses_its_own_path(backend: OpenAIBackend, upstream: Upstream) -> None:
-    request = CompletionRequest(ASK.model, "Érase", params=ASK.params, stream=ASK.stream)
+    request = CompletionRequest(ASK.model, ("Érase",), params=ASK.params, stream=ASK.stream)
     assert "".join(chunk.text for chunk in await run(backend, request)) == "Hola, mundo!"
     assert upstream.seen[0].path == "/v1/completions"
     assert upstream.seen[0].body["prompt"] == "Érase"

@@ -72,7 +72,7 @@ def test_what_the_engine_counted_is_final() -> None:
 @pytest.mark.parametrize("choices", [1, 2])
 def test_an_echoed_prompt_was_not_generated(choices: int) -> None:
     prompt = "El año de la esclusa. " * 20
-    made = Meter(echoed_bytes(CompletionRequest("m", prompt=prompt, params=GenerationParams(echo=True))))
+    made = Meter(echoed_bytes(CompletionRequest("m", prompts=(prompt,), params=GenerationParams(echo=True, n=choices))))
     for index in range(choices):
         for text in (prompt, "x" * 40):
             made.take(TextDelta(index, text))
@@ -82,7 +82,7 @@ def test_an_echoed_prompt_was_not_generated(choices: int) -> None:
 
 
 def test_only_an_echo_of_a_text_is_known() -> None:
-    request = CompletionRequest("m", prompt="hola", params=GenerationParams(echo=True))
-    assert echoed_bytes(request) == 4
-    assert echoed_bytes(replace(request, params=GenerationParams())) == 0
-    assert echoed_bytes(replace(request, prompt=(1, 2))) == 0
+    request = CompletionRequest("m", prompts=("hola",), params=GenerationParams(echo=True))
+    assert echoed_bytes(request) == (4,)
+    assert echoed_bytes(replace(request, params=GenerationParams())) == ()
+    assert echoed_bytes(replace(request, prompts=((1, 2), "adiós"))) == (0, 6)

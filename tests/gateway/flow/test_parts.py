@@ -65,15 +65,15 @@ def of(*parts: Part) -> ChatRequest:
             "5bf9feabb65ada8fbf729a26ff456887eebf24f42fbbd1f60e07e7e140fca28d",
         ),
         (
-            CompletionRequest("mini", prompt="Érase una vez"),
+            CompletionRequest("mini", prompts=("Érase una vez",)),
             "d382d020e6e6d1c56c7089a430c71a8e7b008a0cb35d0b8bf03aeae3a8d0d914",
         ),
         (
-            CompletionRequest("mini", prompt=(1, 2, 3)),
+            CompletionRequest("mini", prompts=((1, 2, 3),)),
             "dfd5726d86ed2c8b202855bbea88990ec37a26ab1d2217b55a61b4b6719ff6fd",
         ),
         (
-            CompletionRequest("mini", prompt=(7,)),
+            CompletionRequest("mini", prompts=((7,),)),
             "24a6ade6d35f1e5ecc7a2982ec631d0848f6d1a5bd903c1be2c04491e4cc224c",
         ),
         (

@@ -77,12 +77,12 @@ async def test_the_name_of_a_speaker_is_read_too(inspector: GuardrailInspector) 
 
 
 async def test_prompts_and_inputs_are_rewritten(inspector: GuardrailInspector) -> None:
-    completion = CompletionRequest("mini", prompt=f"El DNI {NIF} es de")
+    completion = CompletionRequest("mini", prompts=(f"El DNI {NIF} es de",))
     embedding = EmbeddingRequest("embed", inputs=("uno", f"DNI {NIF}"))
     first, second = await see(inspector, completion, "redact"), await see(inspector, embedding, "redact")
     assert first.request is not None
     assert second.request is not None
-    assert first.request.prompt == "El DNI [ES_NIF] es de"
+    assert first.request.prompts == ("El DNI [ES_NIF] es de",)
     assert second.request.inputs == ("uno", "DNI [ES_NIF]")
 
 
@@ -147,7 +147,7 @@ async def test_a_schema_may_name_a_field_password(inspector: GuardrailInspector)
 async def test_token_ids_are_not_taken_for_a_clean_text(
     inspector: GuardrailInspector, redaction: str, guardrails: str, action: str
 ) -> None:
-    seen = await see(inspector, CompletionRequest("mini", prompt=(1, 2, 3)), redaction, guardrails)
+    seen = await see(inspector, CompletionRequest("mini", prompts=((1, 2, 3),)), redaction, guardrails)
     assert seen.action == action
     assert [found.category for found in seen.findings] == ["not_inspected"]
 

@@ -144,8 +144,8 @@ def test_magic_words_in_the_system_prompt_change_nothing() -> None:
         ChatRequest("auto"),
         ChatRequest("auto", (Message.of_text("user", ""),)),
         ChatRequest("auto", (Message.of_text("tool", "{}"),)),
-        CompletionRequest("auto", prompt=(1, 2, 3)),
-        CompletionRequest("auto", prompt=""),
+        CompletionRequest("auto", prompts=((1, 2, 3),)),
+        CompletionRequest("auto", prompts=("",)),
     ],
 )
 def test_requests_without_user_text_are_routed_too(request_: ChatRequest) -> None:
