@@ -10,7 +10,7 @@ from gateway.api.bounds import Text
 from gateway.api.http.body import BodyReader
 from gateway.api.inference import Inference
 from gateway.api.render import ChatFormat
-from gateway.api.schemas import Output, Sampling, requested
+from gateway.api.schemas import Output, Sampling, Whole, requested
 from gateway.api.structured import Strict
 from gateway.errors import InvalidRequest
 from gateway.flow.pipeline import Pipeline
@@ -65,7 +65,7 @@ class ChatBody(Sampling):
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=2048, fail_fast=True)]
     max_completion_tokens: Output | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
 
     def to_request(self) -> ChatRequest:
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):

@@ -11,7 +11,7 @@ from gateway.api.http.body import BodyReader
 from gateway.api.inference import Inference
 from gateway.api.prompts import Prompts, prompts_of
 from gateway.api.render import CompletionFormat
-from gateway.api.schemas import MAX_CHOICES, Sampling, requested
+from gateway.api.schemas import MAX_CHOICES, Sampling, Whole, requested
 from gateway.errors import InvalidRequest
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.values import Action, CompletionRequest, GenerationParams, ModelRequest
@@ -26,11 +26,11 @@ class CompletionBody(Sampling):
     action: ClassVar[Action] = "completions"
     prompt: Prompts
     """A text, token ids, or a list of either: then each is answered, the choices of the first one first."""
-    max_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    max_tokens: Annotated[Whole, Field(ge=0, le=1_000_000)] | None = None
     """0 with `echo` only: the prompt's own text and, with `logprobs`, its log-probabilities."""
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    best_of: Annotated[Whole, Field(ge=1, le=MAX_CHOICES)] | None = None
 
     def to_request(self) -> CompletionRequest:
         prompts = prompts_of(self.prompt)

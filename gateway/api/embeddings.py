@@ -16,8 +16,7 @@ from gateway.api.headers import answer_headers
 from gateway.api.http.body import BodyReader
 from gateway.api.inference import Inference, respond
 from gateway.api.render import ChatFormat, extension
-from gateway.api.schemas import Name, requested
-from gateway.api.structured import Strict
+from gateway.api.schemas import AskingBody, Name, requested
 from gateway.flow.answer import Answer
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.values import Action, EmbeddingRequest, ModelRequest, Vectors
@@ -25,7 +24,7 @@ from gateway.flow.values import Action, EmbeddingRequest, ModelRequest, Vectors
 PATH = "/v1/embeddings"
 
 
-class EmbeddingBody(Strict):
+class EmbeddingBody(AskingBody):
     action: ClassVar[Action] = "embeddings"
     model: Name
     input: (

@@ -7,15 +7,15 @@ abuse (T26). Everything accepted here is honored by the local engine; a backend 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated, Any, ClassVar, Literal, Protocol, Self, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
-from gateway.api.bounds import MAX_TEXT, JsonObject
+from gateway.api.bounds import MAX_TEXT, JsonObject, Text
 from gateway.api.http.errors import refusal_of
-from gateway.api.ignorable_params import without_hints, without_no_effect
+from gateway.api.ignorable_params import INSTEAD, without_hints, without_no_effect
 from gateway.api.prompts import MAX_TOKEN_ID, TokenId
-from gateway.api.structured import Choices, ResponseFormat, Strict, StructuredOutputs, grammar_of
+from gateway.api.structured import Choices, ResponseFormat, Strict, StructuredOutputs, grammar_of, schema_in
 from gateway.errors import InvalidRequest
 from gateway.flow.values import (
     Action,
@@ -24,27 +24,48 @@ from gateway.flow.values import (
 )
 
 MAX_CHOICES = 16
+MOST_LIKELY = 1e-6
+"""What `top_p: 0` means, which OpenAI's API takes: the most likely token alone."""
 Name = Annotated[str, Field(min_length=1, max_length=256)]
 Stop = Annotated[str, Field(min_length=1, max_length=256)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
-Output = Annotated[int, Field(ge=1, le=1_000_000)]
+
+
+def _whole(value: Any) -> Any:
+    """4.0 is an integer to JSON Schema, and some languages write every number so."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Output = Annotated[Whole, Field(ge=1, le=1_000_000)]
 
 
 class StreamOptions(Strict):
     include_usage: bool | None = None
-    include_obfuscation: Literal[False] | None = None
+    include_obfuscation: bool | None = None
+    """Of no use here: padding against observers of an encrypted stream."""
 
 
-class Sampling(Strict):
+class AskingBody(Strict):
+    """The body of a route that runs a model."""
+
+    action: ClassVar[Action]
+
+    def to_request(self) -> ModelRequest:
+        """Raises `InvalidRequest` for fields that contradict each other."""
+        raise NotImplementedError
+
+
+class Sampling(AskingBody):
     """Shared by chat and completions. `None` and absence mean the same."""
 
     model: Name
     max_tokens: Output | None = None
     temperature: Annotated[float, Field(ge=0, le=2)] | None = None
-    top_p: Annotated[float, Field(gt=0, le=1)] | None = None
-    n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    n: Annotated[Whole, Field(ge=1, le=MAX_CHOICES)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=16, fail_fast=True)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    seed: Annotated[Whole, Field(ge=-(2**63), le=2**63 - 1)] | None = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: (
@@ -70,19 +91,20 @@ class Sampling(Strict):
     ) = None
     response_format: ResponseFormat | None = None
     # vLLM's extensions, under vLLM's names
-    top_k: Annotated[int, Field(ge=-1, le=MAX_TOKEN_ID)] | None = None
+    top_k: Annotated[Whole, Field(ge=-1, le=MAX_TOKEN_ID)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repetition_penalty: Annotated[float, Field(gt=0, le=10)] | None = None
-    min_tokens: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    min_tokens: Annotated[Whole, Field(ge=0, le=1_000_000)] | None = None
     ignore_eos: bool | None = None
     stop_token_ids: Annotated[list[TokenId], Field(max_length=128, fail_fast=True)] | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     bad_words: Annotated[list[Stop], Field(max_length=128, fail_fast=True)] | None = None
     allowed_token_ids: Annotated[list[TokenId], Field(min_length=1, max_length=65_536, fail_fast=True)] | None = None
-    prompt_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    prompt_logprobs: Annotated[Whole, Field(ge=0, le=20)] | None = None
     structured_outputs: StructuredOutputs | None = None
-    guided_json: JsonObject | None = None
+    guided_json: JsonObject | Text | None = None
+    """A schema, or its JSON as text."""
     guided_regex: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
     guided_choice: Choices | None = None
     guided_grammar: Annotated[str, Field(min_length=1, max_length=MAX_TEXT)] | None = None
@@ -95,7 +117,7 @@ class Sampling(Strict):
         grammar, grammar_param = grammar_of(
             self.response_format,
             self.structured_outputs,
-            self.guided_json,
+            schema_in(self.guided_json),
             self.guided_regex,
             self.guided_choice,
             self.guided_grammar,
@@ -104,7 +126,7 @@ class Sampling(Strict):
         return GenerationParams(
             max_tokens=max_tokens,
             temperature=self.temperature,
-            top_p=self.top_p,
+            top_p=MOST_LIKELY if self.top_p == 0 else self.top_p,
             top_k=self.top_k,
             min_p=self.min_p,
             seed=self.seed,
@@ -139,26 +161,18 @@ class Sampling(Strict):
         }
 
 
-class Asking(Protocol):
-    """The body of a route that runs a model."""
-
-    action: ClassVar[Action]
-
-    @classmethod
-    def model_validate(cls, obj: Any) -> Self: ...
-
-    def to_request(self) -> ModelRequest: ...
-
-
-Body = TypeVar("Body", bound=Asking)
+Body = TypeVar("Body", bound=AskingBody)
 
 
 def validated(schema: type[Body], value: object) -> Body:
     """Raises `InvalidRequest` naming the first wrong field, never its value."""
     try:
-        return schema.model_validate(without_no_effect(schema.action, value))
+        return schema.model_validate(without_no_effect(schema.action, value, schema.model_fields))
     except ValidationError as error:
-        raise refusal_of(error) from None
+        refused = refusal_of(error)
+        if refused.code == "unsupported_parameter":
+            refused.hint = INSTEAD.get(refused.param or "", refused.hint)
+        raise refused from None
 
 
 def requested(schema: type[Body], value: object) -> ModelRequest:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from gateway.api.bounds import FewFields, JsonObject, Text
+from gateway.api.http.body import parse_json
 from gateway.errors import InvalidRequest
 
 MAX_SCHEMA_NODES = 10_000
@@ -40,6 +41,8 @@ class JsonSchema(Strict):
 class ResponseFormat(Strict):
     type: Literal["text", "json_object", "json_schema"]
     json_schema: JsonSchema | None = None
+    schema_: Annotated[JsonObject | None, Field(alias="schema")] = None
+    """Of llama.cpp and Together: a schema beside `json_object`."""
 
 
 class StructuredOutputs(Strict):
@@ -50,6 +53,21 @@ class StructuredOutputs(Strict):
     choice: Choices | None = None
     grammar: Text | None = None
     json_object: bool | None = None
+    disable_any_whitespace: bool | None = None
+    """Of no effect: white space between values is bounded here."""
+
+
+def schema_in(value: dict[str, Any] | str | None) -> dict[str, Any] | None:
+    """The schema that `guided_json` holds, also as JSON in a text. Raises `InvalidRequest`."""
+    if not isinstance(value, str):
+        return value
+    try:
+        found = parse_json(value.encode())
+    except InvalidRequest as error:
+        raise InvalidRequest(f"`guided_json`: {error.message}", code=error.code, param="guided_json") from None
+    if not isinstance(found, dict):
+        raise InvalidRequest("`guided_json` must be an object.", code="invalid_type", param="guided_json")
+    return found
 
 
 def grammar_of(
@@ -66,7 +84,8 @@ def grammar_of(
     """
     found: list[tuple[str, str, Any]] = []
     if response_format is not None and response_format.type == "json_object":
-        found.append(("response_format", "json_object", None))
+        schema = response_format.schema_
+        found.append(("response_format", "json_object" if schema is None else "json_schema", schema))
     elif response_format is not None and response_format.type == "json_schema":
         if response_format.json_schema is None or response_format.json_schema.schema_ is None:
             raise InvalidRequest(

@@ -50,7 +50,6 @@ def test_a_strange_parameter_name_is_not_repeated() -> None:
         ({"temperature": 2.1}, "temperature"),
         ({"temperature": -0.1}, "temperature"),
         ({"temperature": True}, "temperature"),
-        ({"top_p": 0}, "top_p"),
         ({"top_p": 1.01}, "top_p"),
         ({"max_tokens": 0}, "max_tokens"),
         ({"max_tokens": 1.5}, "max_tokens"),
@@ -258,6 +257,10 @@ def test_null_means_absent() -> None:
         {"functions": []},
         {"best_of": 1},
         {"modalities": ["text"]},
+        {"add_generation_prompt": True, "continue_final_message": False, "use_beam_search": False, "echo": False},
+        {"length_penalty": 1.0, "priority": 0, "spaces_between_special_tokens": True, "return_token_ids": False},
+        {"chat_template": None, "tool_prompt": None, "truncate_prompt_tokens": None},
+        {"skip_special_tokens": True, "include_stop_str_in_output": False},
         dict.fromkeys(("tools", "tool_choice", "functions", "store", "reasoning_effort", "audio", "prediction")),
     ],
 )
@@ -276,16 +279,14 @@ def test_other_routes_take_null_for_what_they_do_not_have() -> None:
     [
         ("tools", [{"type": "function"}]),
         ("tool_choice", "required"),
-        ("store", True),
         ("store", 0),
         ("parallel_tool_calls", 1),
-        ("service_tier", "priority"),
+        ("service_tier", "fast"),
         ("modalities", ["audio"]),
         ("reasoning_effort", "extreme"),
         ("reasoning_effort", 3),
         ("prompt_cache_key", "k" * 1025),
         ("best_of", 2),
-        ("chat_template", None),
     ],
 )
 def test_parameters_with_an_effect_that_we_lack_stay_refused(name: str, value: object) -> None:
@@ -300,9 +301,12 @@ def test_parameters_with_an_effect_that_we_lack_stay_refused(name: str, value: o
         ("verbosity", "medium"),
         ("prompt_cache_key", "team-7"),
         ("prompt_cache_retention", "24h"),
+        ("service_tier", "priority"),
+        ("store", True),
+        ("prediction", {"type": "content", "content": "def f(): ..."}),
     ],
 )
-def test_a_hint_is_taken_and_named_as_ignored(name: str, value: str) -> None:
+def test_a_hint_is_taken_and_named_as_ignored(name: str, value: object) -> None:
     assert chat.parse({**CHAT, name: value}) == replace(chat.parse(CHAT), ignored_hints=(name,))
 
 
@@ -354,3 +358,53 @@ def test_an_empty_or_odd_prompt_is_refused(prompt: object) -> None:
 @pytest.mark.parametrize("inputs", ["", [], [""], [[1, 2]], None, ["x"] * 2049])
 def test_odd_embedding_inputs_are_refused(inputs: object) -> None:
     assert refused({"model": "embed", "input": inputs}, embeddings.parse).status == 400
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "instead"),
+    [
+        ("repeat_penalty", 1.1, "`repetition_penalty`"),
+        ("num_predict", 64, "`max_tokens`"),
+        ("best_of", 3, "`n`"),
+    ],
+)
+def test_a_parameter_of_another_server_is_refused_with_ours(name: str, value: object, instead: str) -> None:
+    error = refused({**CHAT, name: value})
+    assert (error.status, error.code, error.param) == (400, "unsupported_parameter", name)
+    assert instead in str(error.hint)
+
+
+def test_a_whole_number_may_be_written_with_a_fraction_of_zero() -> None:
+    body = {**CHAT, "max_tokens": 4.0, "seed": 33875.0, "n": 2.0, "top_k": 5.0}
+    params = chat.parse(body).params
+    assert (params.max_tokens, params.seed, params.n, params.top_k) == (4, 33875, 2, 5)
+    assert isinstance(params.seed, int)
+    assert refused({**CHAT, "max_tokens": 4.5}).param == "max_tokens"
+    assert refused({**CHAT, "seed": 1e300}).param == "seed"
+
+
+def test_a_nucleus_of_zero_is_the_most_likely_token() -> None:
+    top_p = chat.parse({**CHAT, "top_p": 0}).params.top_p
+    assert top_p is not None
+    assert 0 < top_p < 1e-5
+
+
+def test_a_schema_beside_json_object_constrains_the_answer() -> None:
+    form = {"type": "json_object", "schema": {"type": "object", "required": ["a"]}}
+    assert chat.parse({**CHAT, "response_format": form}).params.grammar == {
+        "type": "json_schema",
+        "value": {"type": "object", "required": ["a"]},
+    }
+
+
+def test_a_guided_schema_may_be_text() -> None:
+    plain = chat.parse({**CHAT, "guided_json": {"type": "integer"}}).params.grammar
+    assert chat.parse({**CHAT, "guided_json": '{"type": "integer"}'}).params.grammar == plain
+    assert refused({**CHAT, "guided_json": "{"}).param == "guided_json"
+    assert refused({**CHAT, "guided_json": "[1]"}).param == "guided_json"
+
+
+def test_what_fills_a_gap_is_refused_with_a_reason() -> None:
+    error = refused({**TEXT, "suffix": "fin"}, completions.parse)
+    assert (error.param, "`prompt`" in str(error.hint)) == ("suffix", True)
+    assert completions.parse({**TEXT, "suffix": ""}) == completions.parse(TEXT)
