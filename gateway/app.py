@@ -13,8 +13,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import chat, completions, embeddings, health, models
+from gateway.api import chat, completions, docs_page, embeddings, health, models
 from gateway.api.http.body import BodyReader
+from gateway.api.http.cors import CrossOrigin
 from gateway.api.http.edge_middleware import EdgeMiddleware
 from gateway.api.http.errors import install_handlers
 from gateway.api.http.startup_app import BootProgress, StartupApp
@@ -33,7 +34,7 @@ Ready = Callable[[Services, str], Awaitable[None]]
 class Gateway(FastAPI):
     """FastAPI with our front door around it, so that nothing runs before a request has its context and its limits."""
 
-    front: EdgeMiddleware
+    front: ASGIApp
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.front(scope, receive, send)
@@ -59,7 +60,7 @@ def create_app(services: Services) -> Gateway:
     inference: dict[str, ASGIApp] = {
         route.PATH: route.endpoint(services.pipeline, reader) for route in (chat, completions, embeddings)
     }
-    app.front = EdgeMiddleware(
+    front = EdgeMiddleware(
         app.routed,
         clock=services.clock,
         ids=services.ids,
@@ -73,6 +74,7 @@ def create_app(services: Services) -> Gateway:
         trusted_proxies=settings.trusted_proxies,
         direct=inference,
     )
+    app.front = CrossOrigin(front, settings.cors_origins) if settings.cors_origins else front
     for path, endpoint in inference.items():
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     app.include_router(models.routes(services.guard.identify("models.list"), services.authorizer))
@@ -80,16 +82,18 @@ def create_app(services: Services) -> Gateway:
     for router in services.admin_routers:
         app.include_router(router)
     app.include_router(_description(app, services))
+    if settings.docs:
+        app.include_router(docs_page.routes(app.title, "/openapi.json"))
     return app
 
 
 def _description(app: FastAPI, services: Services) -> APIRouter:
-    """`/openapi.json`: for token holders, because an API's shape is a map for strangers."""
+    """`/openapi.json`: for token holders, because an API's shape is a map for strangers; with `/docs` for everyone."""
     router = APIRouter()
-    known_caller = Depends(services.guard.identify("api.describe"))
+    known_caller = [] if services.settings.http.docs else [Depends(services.guard.identify("api.describe"))]
     document = Document(partial(describe, app))
 
-    @router.get("/openapi.json", include_in_schema=False, dependencies=[known_caller])
+    @router.get("/openapi.json", include_in_schema=False, dependencies=known_caller)
     async def openapi() -> Response:
         return Response(await document.text(), media_type="application/json")
 

@@ -8,13 +8,14 @@ Unknown keys are refused with the nearest valid name.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from gateway.config_source import load
 
@@ -39,6 +40,15 @@ def _network(value: object) -> IPv4Network | IPv6Network:
     return network
 
 
+def _origin(value: str) -> str:
+    if value != "*" and not re.fullmatch(r"https?://(?:[a-z0-9.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", value):
+        raise ValueError(
+            "must be a web origin such as https://chat.example.com, in lower case and without a path, or *"
+        )
+    return value
+
+
+Origin = Annotated[str, AfterValidator(_origin)]
 TrustedNetwork = Annotated[IPv4Network | IPv6Network, BeforeValidator(_network)]
 
 
@@ -80,6 +90,12 @@ class HttpSettings(Section):
     allowed_hosts: tuple[str, ...] = ("*",)
     trusted_proxies: tuple[TrustedNetwork, ...] = Field(
         (), description="addresses or networks of reverse proxies whose `X-Forwarded-For` is believed"
+    )
+    cors_origins: tuple[Origin, ...] = Field(
+        (), description="web origins whose pages may call /v1 from a browser, or `*` for any; none by default"
+    )
+    docs: bool = Field(
+        False, description="serve /docs, the API reference as a page; it and /openapi.json then need no credential"
     )
 
 

@@ -21,7 +21,7 @@ from gateway.api.http.errors import error_body, error_object
 from gateway.api.render import ChoiceBuffer, ResponseFormat, collect, envelope, extension, usage_object, whole_answer
 from gateway.api.sse import SSE_HEADERS, EventStream, frame
 from gateway.api.text_offsets import TextOffsets
-from gateway.errors import GatewayError, Unavailable
+from gateway.errors import GatewayError, InvalidRequest, Unavailable
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
@@ -76,6 +76,14 @@ class Inference:
             disconnect.stop()
 
     async def _read(self, scope: Scope, receive: Receive, disconnect: DisconnectWatcher) -> ModelRequest:
+        if any(name == b"last-event-id" for name, _ in scope["headers"]):
+            raise InvalidRequest(
+                "`Last-Event-ID` asks to resume a stream, and answers are not kept for that.",
+                code="unsupported_header",
+                param="last-event-id",
+                hint="send the request again without the header",
+                headers={"connection": "close"},
+            )
         try:
             raw = await self._reader.read(scope["headers"], receive)
         except ClientGone:

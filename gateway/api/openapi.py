@@ -111,6 +111,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
     schemas["Error"] = ERROR
     components["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}}
     document["security"] = [{"bearer": []}]
+    document["servers"] = [{"url": "/", "description": "this gateway"}]
     _describe_refusals(document)
     for path, (body, answer, event, summary) in ROUTES.items():
         names = [_schema(schemas, model) for model in (body, answer, event) if model is not None]
@@ -119,6 +120,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
             content["text/event-stream"] = {"schema": names[2]}
         document["paths"][path] = {
             "post": {
+                "operationId": operation_id(path),
                 "summary": summary,
                 "tags": ["inference"],
                 "requestBody": {"required": True, "content": {"application/json": {"schema": names[0]}}},
@@ -130,6 +132,11 @@ def describe(app: FastAPI) -> dict[str, Any]:
             }
         }
     return document
+
+
+def operation_id(path: str) -> str:
+    """Names the function that a generated client gets: `/v1/chat/completions` is `create_chat_completions`."""
+    return "create_" + path.removeprefix("/v1/").replace("/", "_")
 
 
 def _schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:

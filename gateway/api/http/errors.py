@@ -108,6 +108,28 @@ async def _gateway_error(request: Request, error: Exception) -> Response:
 
 
 _ABSENT = "OpenAI-compatible paths begin with `/v1` (a client's base URL ends with it) and have no trailing slash"
+_KNOWN = {
+    "/v1/assistants": "agents are served by `/v1/responses` with `tools`",
+    "/v1/audio": "no model here hears or speaks; send text",
+    "/v1/complete": "send `/v1/messages` or `/v1/completions`",
+    "/v1/edits": "send `/v1/chat/completions`",
+    "/v1/evals": "export the audit trail and evaluate outside",
+    "/v1/fine_tuning": "models are trained outside and served by configuration",
+    "/v1/images": "no model here sees or draws; send text",
+    "/v1/realtime": "stream `/v1/chat/completions` or `/v1/responses`",
+    "/v1/threads": "conversations are served by `/v1/responses`",
+    "/v1/uploads": "send the file in one request to `/v1/files`",
+    "/v1/vector_stores": "send `/v1/embeddings` and keep the vectors yourself",
+    "/v1/videos": "no model here sees or draws; send text",
+    "/api/chat": "this is Ollama's own path; send `/v1/chat/completions`",
+    "/api/generate": "this is Ollama's own path; send `/v1/completions`",
+    "/openai/deployments": "Azure's paths are not served; use the client without Azure, its base URL ending with `/v1`",
+}
+"""Paths of well-known APIs that are not served, and what is."""
+
+
+def absent_hint(path: str) -> str:
+    return next((hint for known, hint in _KNOWN.items() if path == known or path.startswith(known + "/")), _ABSENT)
 
 
 async def _http_error(request: Request, error: Exception) -> Response:
@@ -117,7 +139,7 @@ async def _http_error(request: Request, error: Exception) -> Response:
         405: ("method_not_allowed", "This path does not take this method."),
     }
     code, message = texts.get(status, ("invalid_request", "The request could not be served."))
-    hint = _ABSENT if status == 404 else None
+    hint = absent_hint(request.url.path) if status == 404 else None
     refused = GatewayError(message, code=code, hint=hint, headers=getattr(error, "headers", None))
     refused.status = status
     refused.type = "invalid_request_error" if status < 500 else "server_error"

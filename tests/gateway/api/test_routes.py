@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import httpx2
+import openapi_spec_validator
 import pytest
 
 from gateway.app import create_app
@@ -172,3 +173,38 @@ def test_probes_tell_states_and_no_names(stage: Stage) -> None:
     assert ready.json()["status"] == "ready"
     assert "127.0.0.1" not in ready.text
     assert json.dumps(ready.json()).count("mini") == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [
+        ("/v1/images/generations", "no model here"),
+        ("/v1/audio/transcriptions", "no model here"),
+        ("/v1/fine_tuning/jobs", "configuration"),
+        ("/v1/realtime", "stream"),
+        ("/openai/deployments/m/chat/completions", "Azure"),
+        ("/api/chat", "/v1/chat/completions"),
+        ("/chat/completions", "begin with `/v1`"),
+    ],
+)
+def test_a_path_of_a_known_api_is_told_what_is_served_instead(stage: Stage, path: str, instead: str) -> None:
+    answer = httpx2.post(stage.url + path, json={}, headers=stage.headers())
+    assert (answer.status_code, answer.json()["error"]["code"]) == (404, "not_found")
+    assert instead in answer.json()["error"]["hint"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"])
+def test_an_answer_cannot_be_resumed(stage: Stage, path: str) -> None:
+    body = {"model": "mini", "messages": [{"role": "user", "content": "Hola"}], "stream": True}
+    answer = httpx2.post(stage.url + path, json=body, headers=stage.headers() | {"last-event-id": "7"})
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "unsupported_header", "last-event-id")
+
+
+def test_the_description_is_a_valid_document_in_which_every_operation_has_its_own_name(stage: Stage) -> None:
+    document = httpx2.get(f"{stage.url}/openapi.json", headers=stage.headers()).json()
+    openapi_spec_validator.validate(document)
+    names = [operation.get("operationId") for path in document["paths"].values() for operation in path.values()]
+    assert None not in names
+    assert len(set(names)) == len(names)
+    assert document["servers"]
