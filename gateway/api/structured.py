@@ -124,7 +124,10 @@ def grammar_of(
         )
     param, kind, value = found[0]
     _bound(param, kind, value)
-    return {"type": kind, "value": value}, "response_format" if param.startswith("response_format.") else param
+    form = response_format.json_schema if response_format is not None else None
+    extra = {} if form is None else {"name": form.name, "strict": form.strict, "description": form.description}
+    grammar = {"type": kind, "value": value} | {name: said for name, said in extra.items() if said is not None}
+    return grammar, "response_format" if param.startswith("response_format.") else param
 
 
 def _bound(param: str, kind: str, value: Any) -> None:

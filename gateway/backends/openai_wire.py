@@ -120,12 +120,10 @@ def _grammar(grammar: Mapping[str, Any]) -> dict[str, Any]:
     if kind == "json_object":
         return {"response_format": {"type": "json_object"}}
     if kind == "json_schema":
-        return {
-            "response_format": {
-                "type": "json_schema",
-                "json_schema": {"name": "answer", "schema": value, "strict": True},
-            }
-        }
+        said = {name: grammar[name] for name in ("name", "description", "strict") if name in grammar}
+        # Without a name it came as a constraint of vLLM's, which always holds.
+        form = said if "name" in said else {"name": "answer", "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": {**form, "schema": value}}}
     return {"structured_outputs": {kind: value}}
 
 

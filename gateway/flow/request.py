@@ -68,7 +68,8 @@ class GenerationParams:
     prompt_logprobs: int | None = None
     echo: bool = False
     grammar: Mapping[str, Any] | None = None
-    """`{"type": "json_schema"|"json_object"|"regex"|"choice"|"grammar", "value": ...}` or None."""
+    """`{"type": "json_schema"|"json_object"|"regex"|"choice"|"grammar", "value": ...}` or None; a schema also with the
+    `name`, `description` and `strict` that the caller gave."""
     grammar_param: str | None = None
     """The field that the caller gave it in, for errors."""
 

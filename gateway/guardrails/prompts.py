@@ -143,3 +143,4 @@ def constraints(request: ModelRequest) -> Iterator[str]:
     yield from params.bad_words
     if params.grammar is not None:
         yield json.dumps(params.grammar["value"], ensure_ascii=False)
+        yield str(params.grammar.get("description", ""))

@@ -7,8 +7,10 @@ from typing import Any
 import orjson
 import pytest
 
-from gateway.backends.openai_wire import stream_chunks, vectors, whole_chunks
+from gateway.api import chat
+from gateway.backends.openai_wire import request_body, stream_chunks, vectors, whole_chunks
 from gateway.errors import UpstreamFailed
+from gateway.flow.values import ChatRequest, ModelCard
 from tests.fakes.chunks import Heard, heard
 
 GOOD = {"index": 0, "message": {"content": "Hola"}, "finish_reason": "stop"}
@@ -111,3 +113,25 @@ def test_the_null_of_an_echoed_prompts_first_token_stays_null(streamed: bool) ->
     first, second = heard(read(orjson.dumps(body), "completions", choices=1)[0]).logprobs
     assert (first.logprob, first.top) == (None, ())
     assert (second.logprob, [(top.token, top.logprob) for top in second.top]) == (-0.5, [(" sí", -0.5)])
+
+
+@pytest.mark.parametrize("strict", [True, False, None])
+def test_a_schema_reaches_the_upstream_as_strict_as_it_was_asked_for(strict: bool | None) -> None:
+    form: dict[str, Any] = {"name": "ficha", "description": "Una ficha", "schema": {"type": "object"}}
+    form |= {} if strict is None else {"strict": strict}
+    body = {
+        "model": "mini",
+        "messages": [{"role": "user", "content": "Hola"}],
+        "response_format": {"type": "json_schema", "json_schema": form},
+    }
+    request = chat.parse(body)
+    assert isinstance(request, ChatRequest)
+    sent = orjson.loads(request_body(request, ModelCard("mini", backend="up"), 9))
+    assert sent["response_format"] == body["response_format"]
+
+
+def test_a_constraint_of_vllm_is_strict() -> None:
+    request = chat.parse({"model": "mini", "messages": [{"role": "user", "content": "a"}], "guided_json": {"a": 1}})
+    assert isinstance(request, ChatRequest)
+    sent = orjson.loads(request_body(request, ModelCard("mini", backend="up"), 9))
+    assert sent["response_format"]["json_schema"] == {"name": "answer", "strict": True, "schema": {"a": 1}}

@@ -105,6 +105,7 @@ async def test_a_number_across_the_slices_of_a_long_text_is_found(inspector: Gua
         GenerationParams(bad_words=(NIF,)),
         GenerationParams(grammar={"type": "choice", "value": ["sí", NIF]}),
         GenerationParams(grammar={"type": "json_schema", "value": {"type": "object", "const": NIF}}),
+        GenerationParams(grammar={"type": "json_schema", "value": {}, "name": "a", "description": f"como {NIF}"}),
     ],
 )
 async def test_what_cannot_be_rewritten_is_refused(inspector: GuardrailInspector, params: GenerationParams) -> None:
