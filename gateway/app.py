@@ -14,6 +14,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import chat, completions, docs_page, embeddings, health, models
+from gateway.api.anthropic import messages
+from gateway.api.anthropic.dialect import dialect_of
 from gateway.api.http.body import BodyReader
 from gateway.api.http.cors import CrossOrigin
 from gateway.api.http.edge_middleware import EdgeMiddleware
@@ -58,7 +60,7 @@ def create_app(services: Services) -> Gateway:
     install_handlers(app)
     reader = BodyReader(max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
     inference: dict[str, ASGIApp] = {
-        route.PATH: route.endpoint(services.pipeline, reader) for route in (chat, completions, embeddings)
+        route.PATH: route.endpoint(services.pipeline, reader) for route in (chat, completions, embeddings, messages)
     }
     front = EdgeMiddleware(
         app.routed,
@@ -73,6 +75,7 @@ def create_app(services: Services) -> Gateway:
         allowed_hosts=settings.allowed_hosts,
         trusted_proxies=settings.trusted_proxies,
         direct=inference,
+        dialect_of=dialect_of,
     )
     app.front = CrossOrigin(front, settings.cors_origins) if settings.cors_origins else front
     for path, endpoint in inference.items():

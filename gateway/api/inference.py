@@ -16,8 +16,8 @@ from starlette.types import Message, Receive, Scope, Send
 from gateway.api.headers import Headers, answer_headers, header_value
 from gateway.api.http.body import BodyReader, ClientGone
 from gateway.api.http.credentials import read_credential
+from gateway.api.http.dialects import Dialect, dialect_in, openai_error
 from gateway.api.http.disconnect_watcher import DisconnectWatcher
-from gateway.api.http.errors import error_body, error_object
 from gateway.api.render import ChoiceBuffer, ResponseFormat, collect, envelope, extension, usage_object, whole_answer
 from gateway.api.sse import SSE_HEADERS, EventStream, frame
 from gateway.api.text_offsets import TextOffsets
@@ -29,6 +29,7 @@ from gateway.flow.pipeline import IncomingRequest, Pipeline
 from gateway.flow.values import ChoiceEnd, Chunk, Delta, ModelRequest
 
 Parse = Callable[[object], ModelRequest]
+BrokenOff = Callable[[GatewayError, str], bytes]
 EVENT_STREAM = dict(SSE_HEADERS)[b"content-type"]
 LONG_EVIDENCE = 1024
 """Tokens whose log-probabilities are rendered on the event loop."""
@@ -47,7 +48,8 @@ class Inference:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context: RequestContext = scope["state"]["context"]
-        sent = Sent(send)
+        dialect = dialect_in(scope)
+        sent = Sent(send, dialect, self.broken_off)
         disconnect = DisconnectWatcher(receive)
         incoming = IncomingRequest(
             context=context,
@@ -64,7 +66,7 @@ class Inference:
                         await self._whole(answer, sent)
         except GatewayError as error:
             # Rendered here: the front door calls this endpoint without the framework's layers in between.
-            await refuse(send, error, str(context.request_id))
+            await refuse(send, error, str(context.request_id), dialect)
         except asyncio.CancelledError:
             if not disconnect.gone():
                 await sent.cut_short(str(context.request_id))
@@ -74,6 +76,11 @@ class Inference:
                 task.uncancel()  # nobody is left to answer; the record is written
         finally:
             disconnect.stop()
+
+    @staticmethod
+    def broken_off(error: GatewayError, request_id: str) -> bytes:
+        """The last event of a stream that does not reach its end."""
+        return frame(openai_error(error, request_id))
 
     async def _read(self, scope: Scope, receive: Receive, disconnect: DisconnectWatcher) -> ModelRequest:
         if any(name == b"last-event-id" for name, _ in scope["headers"]):
@@ -115,7 +122,7 @@ class Inference:
                         if data := self._frames(answer, head, opened, chunk):
                             await events.write(data)
             except GatewayError as error:
-                await events.fail(error_object(error, str(answer.reserved.request_id)))
+                await events.end(self.broken_off(error, str(answer.reserved.request_id)))
                 return
             tail = b""
             if request.include_usage:
@@ -155,8 +162,8 @@ def _rendered(answer_format: ResponseFormat, answer: Answer, choices: list[Choic
 class Sent:
     """The way to the client, knowing how far an answer has got: one that is cut off is told so."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, dialect: Dialect, broken_off: BrokenOff) -> None:
+        self._send, self._dialect, self._broken_off = send, dialect, broken_off
         self._begun = self._streams = self._ended = False
 
     async def __call__(self, message: Message) -> None:
@@ -176,9 +183,9 @@ class Sent:
         with contextlib.suppress(TimeoutError, asyncio.CancelledError, OSError):
             async with asyncio.timeout(CUT_SHORT_S):
                 if not self._begun:
-                    await refuse(self._send, error, request_id)
+                    await refuse(self._send, error, request_id, self._dialect)
                 elif self._streams and not self._ended:
-                    body = frame(error_object(error, request_id))
+                    body = self._broken_off(error, request_id)
                     await self._send({"type": "http.response.body", "body": body, "more_body": False})
 
 
@@ -188,6 +195,6 @@ async def respond(send: Send, body: bytes, headers: Headers, status: int = 200) 
     await send({"type": "http.response.body", "body": body})
 
 
-async def refuse(send: Send, error: GatewayError, request_id: str) -> None:
+async def refuse(send: Send, error: GatewayError, request_id: str, dialect: Dialect) -> None:
     headers = [(name.encode(), header_value(value)) for name, value in error.headers.items()]
-    await respond(send, error_body(error, request_id), headers, error.status)
+    await respond(send, dialect.error_body(error, request_id), headers, error.status)

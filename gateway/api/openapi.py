@@ -12,6 +12,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from gateway.api.answers import ChatCompletion, ChatCompletionChunk, EmbeddingList, TextCompletion
+from gateway.api.anthropic.answers import AnthropicError, MessageEvent, MessageView
+from gateway.api.anthropic.body import MessagesBody
 from gateway.api.chat import ChatBody
 from gateway.api.completions import CompletionBody
 from gateway.api.embeddings import EmbeddingBody
@@ -20,8 +22,11 @@ ROUTES: dict[str, tuple[type[BaseModel], type[BaseModel], type[BaseModel] | None
     "/v1/chat/completions": (ChatBody, ChatCompletion, ChatCompletionChunk, "A chat answer, streamed or whole"),
     "/v1/completions": (CompletionBody, TextCompletion, TextCompletion, "A text completion, streamed or whole"),
     "/v1/embeddings": (EmbeddingBody, EmbeddingList, None, "One vector for each input"),
+    "/v1/messages": (MessagesBody, MessageView, MessageEvent, "A chat answer in Anthropic's form, streamed or whole"),
 }
 """Body, answer, and one event of its stream."""
+ERRORS: dict[str, type[BaseModel]] = {"/v1/messages": AnthropicError}
+"""Of the routes whose errors are not in OpenAI's form."""
 REFUSALS = {
     "400": "`invalid_request_error`: the body or a parameter; `context_length_exceeded`, `blocked_by_policy`",
     "401": "no credential, or one that is not accepted; `code` says why",
@@ -74,10 +79,13 @@ ERROR = {
         }
     },
 }
-REFUSED = {
-    "description": "Refused or failed",
-    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
-}
+
+
+def _refused(schema: dict[str, str]) -> dict[str, Any]:
+    return {"description": "Refused or failed", "content": {"application/json": {"schema": schema}}}
+
+
+REFUSED = _refused({"$ref": "#/components/schemas/Error"})
 COMMON = {
     "401": "no credential, or one that is not accepted; `code` says why",
     "403": "`not_permitted`: the policy does not grant this to you",
@@ -115,6 +123,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
     _describe_refusals(document)
     for path, (body, answer, event, summary) in ROUTES.items():
         names = [_schema(schemas, model) for model in (body, answer, event) if model is not None]
+        refused = REFUSED if path not in ERRORS else _refused(_schema(schemas, ERRORS[path]))
         content: dict[str, Any] = {"application/json": {"schema": names[1]}}
         if event is not None:
             content["text/event-stream"] = {"schema": names[2]}
@@ -126,8 +135,8 @@ def describe(app: FastAPI) -> dict[str, Any]:
                 "requestBody": {"required": True, "content": {"application/json": {"schema": names[0]}}},
                 "responses": {
                     "200": {"description": "The answer", "content": content, "headers": _headers(HEADERS)},
-                    **{status: {**REFUSED, "description": text} for status, text in REFUSALS.items()},
-                    "default": REFUSED,
+                    **{status: {**refused, "description": text} for status, text in REFUSALS.items()},
+                    "default": refused,
                 },
             }
         }

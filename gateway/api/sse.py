@@ -25,7 +25,7 @@ def frame(value: Mapping[str, Any]) -> bytes:
 
 
 class EventStream:
-    """One response. `write` frames, then `finish` or `fail`; as a context manager it stops its timer."""
+    """One response. `write` frames, then `finish` or `end`; as a context manager it stops its timer."""
 
     def __init__(
         self,
@@ -33,8 +33,9 @@ class EventStream:
         headers: list[tuple[bytes, bytes]],
         *,
         heartbeat_s: float = 15.0,
+        ping: bytes = PING,
     ) -> None:
-        self._send = send
+        self._send, self._heartbeat = send, ping
         self._headers = headers
         self._heartbeat_s = heartbeat_s
         self._loop = asyncio.get_running_loop()
@@ -62,12 +63,12 @@ class EventStream:
         await self._body(data, more=True)
 
     async def finish(self, data: bytes) -> None:
-        await self.write(data + DONE)
-        await self._body(b"", more=False)
+        await self.end(data + DONE)
 
-    async def fail(self, error: Mapping[str, Any]) -> None:
-        """In-band, and without `[DONE]`: a broken answer must not look like a whole one."""
-        await self.write(frame(error))
+    async def end(self, data: bytes) -> None:
+        """Without `[DONE]`: for an error, since a broken answer must not look like a whole one, and for streams of
+        other APIs than OpenAI's first one."""
+        await self.write(data)
         await self._body(b"", more=False)
 
     async def _body(self, data: bytes, *, more: bool) -> None:
@@ -82,7 +83,7 @@ class EventStream:
     def _beat(self) -> None:
         quiet_s = self._loop.time() - self._wrote_at
         if self._started and not self._writing and quiet_s >= self._heartbeat_s / 2 and not self._pinging():
-            self._ping = self._loop.create_task(self._body(PING, more=True))
+            self._ping = self._loop.create_task(self._body(self._heartbeat, more=True))
         self._arm()
 
     def _pinging(self) -> bool:

@@ -132,7 +132,7 @@ def grammar_of(
 
 def _bound(param: str, kind: str, value: Any) -> None:
     if kind == "json_schema":
-        _bound_schema(param, value)
+        require_bounded_schema(param, value)
     elif kind == "regex" and len(value) > MAX_PATTERN:
         raise _complex(param, f"a pattern of at most {MAX_PATTERN} characters")
     elif kind == "grammar" and len(value) > MAX_GRAMMAR:
@@ -141,7 +141,8 @@ def _bound(param: str, kind: str, value: Any) -> None:
         raise _complex(param, f"choices of at most {MAX_CHOICES_CHARS} characters in all")
 
 
-def _bound_schema(param: str, schema: object) -> None:
+def require_bounded_schema(param: str, schema: object) -> None:
+    """Raises `InvalidRequest` for a schema that is too large to compile, or that refers to another document."""
     nodes, queue = 0, [(schema, 0)]
     while queue:
         node, depth = queue.pop()

@@ -132,7 +132,8 @@ def as_chunks(event: Any, model_sha256: str, tokenizer: Any, hidden: Collection[
         return [*found, delta]
     reason = str(event.finish_reason)
     signals = None if event.signals is None else _signals(event.signals, model_sha256)
-    return [*found, ChoiceEnd(delta, FINISH[reason], _stop_cause(reason, event.stop_reason), signals)]
+    cause, matched = _stop_cause(reason, event.stop_reason), event.stop_reason if reason == "stop" else None
+    return [*found, ChoiceEnd(delta, FINISH[reason], cause, signals, matched)]
 
 
 def _stop_cause(reason: str, stop_reason: object) -> str | None:

@@ -38,6 +38,8 @@ REASONS = {reason: reason for reason in ("stop", "length", "content_filter", "to
 """How an answer may end. What else a server says is `stop`: its words go no further than here."""
 MOST_TOKENS = 1_000_000_000
 """A greater count is no count; believed, it would use up a budget by itself."""
+MAX_STOP = 256
+"""Characters of a stop string that an upstream names."""
 PATHS = {"chat": "/chat/completions", "completions": "/completions", "embeddings": "/embeddings"}
 
 
@@ -147,7 +149,14 @@ def _whole_choice(choice: Mapping[str, Any], action: str, choices: int) -> Choic
         text=_text(message.get("content") if action == "chat" else choice.get("text")) or "",
         logprobs=_logprobs(choice.get("logprobs")),
     )
-    return ChoiceEnd(delta, _reason(choice.get("finish_reason")) or "stop")
+    reason = _reason(choice.get("finish_reason")) or "stop"
+    return ChoiceEnd(delta, reason, stop_reason=_stop_reason(choice))
+
+
+def _stop_reason(choice: Mapping[str, Any]) -> str | int | None:
+    """What vLLM says beyond OpenAI's `finish_reason`; not longer than a stop string may be."""
+    found = choice.get("stop_reason")
+    return found if isinstance(found, int) or (isinstance(found, str) and len(found) <= MAX_STOP) else None
 
 
 def stream_chunks(payload: bytes, action: str, *, choices: int) -> list[Chunk]:
@@ -168,7 +177,7 @@ def stream_chunks(payload: bytes, action: str, *, choices: int) -> list[Chunk]:
                     text=text or "",
                     logprobs=_logprobs(logprobs) if logprobs else (),
                 )
-                found.append(part if reason is None else ChoiceEnd(part, reason))
+                found.append(part if reason is None else ChoiceEnd(part, reason, stop_reason=_stop_reason(choice)))
         if (usage := _usage(body.get("usage") or None)) is not None:
             found.append(UsageReport(usage))
     except MISSHAPEN:

@@ -117,6 +117,8 @@ class ChoiceEnd:
     finish_reason: str
     stop_cause: str | None = None
     signals: Signals | None = None
+    stop_reason: str | int | None = None
+    """vLLM's field: the stop string or the token id that matched."""
 
     @property
     def index(self) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from math import ceil
 
 from gateway.flow.values import Headroom, LimitVerdict, Reservation
+
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(\d+)s")
 
 
 def ratelimit_headers(result: LimitVerdict | Reservation) -> dict[str, str]:
@@ -31,6 +34,15 @@ def duration_text(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes}m{left}s"
     return f"{minutes}m{left}s" if minutes else f"{left}s"
+
+
+def duration_s(text: str) -> int:
+    """The seconds of a `duration_text`."""
+    found = _DURATION.fullmatch(text)
+    if found is None:
+        raise ValueError("not a duration")
+    hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return hours * 3600 + minutes * 60 + seconds
 
 
 def _headroom(room: Headroom) -> dict[str, str]:

@@ -22,6 +22,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine
 from gateway.access.history.repository import PolicyRepository
 from gateway.access.history.service import AccessService
 from gateway.admin.guard import PermissionGuard
+from gateway.api.anthropic.dialect import dialect_of
 from gateway.api.health import Part, Readiness
 from gateway.api.http.admission import InFlight
 from gateway.api.http.refusals import Refusals
@@ -208,7 +209,7 @@ async def open_services(
 def startup_server(progress: BootProgress, http: HttpSettings) -> tuple[StartupApp, GatewayServer]:
     """The app that answers while the services are being opened, and the server that it runs on."""
     ids, refusals = SystemIds(), Refusals()
-    app = StartupApp(progress, ids, refusals)
+    app = StartupApp(progress, ids, refusals, dialect_of)
     return app, make_server(app, http, ids, refusals)
 
 

@@ -24,11 +24,13 @@ from gateway.api.answers import (
     ReadinessView,
     TextCompletion,
 )
+from gateway.api.anthropic.answers import AnthropicError, MessageEvent, MessageView
 from gateway.api.openapi import HEADERS
 from tests.fakes.stage import Stage
 
 METHODS = {"get", "post", "put", "patch", "delete"}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hola"}], "max_tokens": 3, "seed": 1}
+MESSAGES = {"model": "tiny", "messages": [{"role": "user", "content": "Hola"}], "max_tokens": 3}
 TEXT = {"model": "tiny", "prompt": "Hola", "max_tokens": 3, "seed": 1}
 
 
@@ -75,7 +77,8 @@ def test_every_operation_has_a_summary_a_tag_and_named_refusals(document: dict[s
         if operation["tags"] != ["health"]:
             for answer in refused:
                 schema = answer["content"]["application/json"]["schema"]
-                assert schema == {"$ref": "#/components/schemas/Error"}, (method, path)
+                name = "AnthropicError" if path.startswith("/v1/messages") else "Error"
+                assert schema == {"$ref": f"#/components/schemas/{name}"}, (method, path)
 
 
 def test_every_operation_that_writes_describes_its_body(document: dict[str, Any]) -> None:
@@ -105,7 +108,7 @@ def test_only_the_probes_need_no_credential(document: dict[str, Any]) -> None:
 
 
 def test_bodies_of_inference_refuse_what_they_do_not_name(document: dict[str, Any]) -> None:
-    for name in ("ChatBody", "CompletionBody", "EmbeddingBody"):
+    for name in ("ChatBody", "CompletionBody", "EmbeddingBody", "MessagesBody"):
         assert document["components"]["schemas"][name]["additionalProperties"] is False
 
 
@@ -121,6 +124,7 @@ def holds(model: type[BaseModel], value: Any) -> None:
         ("/v1/completions", TEXT, TextCompletion),
         ("/v1/completions", {**TEXT, "logprobs": 2, "prompt_logprobs": 1}, TextCompletion),
         ("/v1/embeddings", {"model": "tiny", "input": "Hola"}, EmbeddingList),
+        ("/v1/messages", MESSAGES, MessageView),
         ("/v1/embeddings", {"model": "tiny", "input": ["a", "b"], "encoding_format": "base64"}, EmbeddingList),
     ],
 )
@@ -151,6 +155,22 @@ def test_every_event_of_a_stream_is_as_described(
     assert events.pop() == "[DONE]"
     for event in events:
         holds(model, json.loads(event))
+
+
+def test_every_event_of_a_message_is_as_described(stage: Stage) -> None:
+    asked = {**MESSAGES, "stream": True}
+    answer = httpx2.post(f"{stage.url}/v1/messages", json=asked, headers=stage.headers(), timeout=30)
+    events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert {event["type"] for event in events} >= {"message_start", "content_block_delta", "ping", "message_stop"}
+    for event in events:
+        holds(MessageEvent, event)
+
+
+def test_an_error_of_anthropics_routes_is_as_described(stage: Stage) -> None:
+    for body in ({}, {**MESSAGES, "model": "none"}, {**MESSAGES, "mcp_servers": [{}]}):
+        answer = httpx2.post(f"{stage.url}/v1/messages", json=body, headers=stage.headers(), timeout=30)
+        assert answer.status_code in (400, 404)
+        holds(AnthropicError, answer.json())
 
 
 def test_lists_of_models_are_as_described(stage: Stage) -> None:

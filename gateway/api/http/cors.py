@@ -12,6 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 SHOWN = (
+    "request-id",
     "retry-after",
     "x-request-id",
     "x-client-request-id",

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gateway.api.http.admission import PROBES, Admission, InFlight
-from gateway.api.http.errors import error_body
+from gateway.api.http.dialects import DialectOf, dialect_in, every_request_openai
 from gateway.api.http.proxies import Network, TrustedProxies
 from gateway.api.http.refusals import Count, Unrecorded
 from gateway.errors import GatewayError, HeadersTooLarge, InvalidRequest, Unavailable
@@ -48,13 +48,14 @@ class EdgeMiddleware:
         operator_slots: int = 16,
         direct: Mapping[str, ASGIApp] | None = None,
         count: Count | None = None,
+        dialect_of: DialectOf = every_request_openai,
     ) -> None:
         """`direct`: exact paths whose POST goes straight to its endpoint, past the framework's router and layers.
 
         They are ordinary routes too, so that every other method and the route list behave as usual. `count` hears of
         every answer but probes and those endpoints, which record what they do.
         """
-        self._direct = direct or {}
+        self._direct, self._dialect_of = direct or {}, dialect_of
         self._app, self._clock, self._ids = app, clock, ids
         self._admission = Admission(in_flight, max_in_flight, operator_slots)
         self._count, self._max_header_bytes = count, max_header_bytes
@@ -72,7 +73,8 @@ class EdgeMiddleware:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         context, refusal = self._examine(scope)
-        scope.setdefault("state", {})["context"] = context
+        dialect = self._dialect_of(scope)
+        scope.setdefault("state", {}).update(context=context, dialect=dialect)
         extra = [(b"x-request-id", str(context.request_id).encode()), *SECURITY_HEADERS]
         if context.client.client_request_id is not None:
             extra.append((b"x-client-request-id", context.client.client_request_id.encode()))
@@ -83,6 +85,8 @@ class EdgeMiddleware:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message.get("headers", ()), *extra]
+                if dialect.headers is not None:
+                    message["headers"] += dialect.headers(message["headers"], context)
             await send(message)
 
         path, source, app = scope["path"], context.client.ip, None
@@ -190,7 +194,7 @@ def _label(value: bytes | None) -> str | None:
 
 async def _refuse(error: GatewayError, scope: Scope, context: RequestContext, send: Send) -> None:
     scope["state"]["error_code"] = error.code
-    body = error_body(error, str(context.request_id))
+    body = dialect_in(scope).error_body(error, str(context.request_id))
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in error.headers.items()]
     await send({"type": "http.response.start", "status": error.status, "headers": headers})

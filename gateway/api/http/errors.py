@@ -1,4 +1,5 @@
-"""Every error in OpenAI's shape: the body, and the handlers that catch what is raised outside our own tree.
+"""Every error as an answer: its wording, and the handlers that catch what is raised outside our own tree. Its object is
+that of the request's dialect.
 
 The input is never echoed, and no stack trace, SQL or path leaves; the log has the rest under the request id.
 """
@@ -9,7 +10,6 @@ import logging
 from collections.abc import Mapping, MutableMapping, Sequence
 from typing import Any
 
-import orjson
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ValidationError
@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
+from gateway.api.http.dialects import dialect_in
 from gateway.api.http.expectations import expectation, public_path
 from gateway.descriptors import is_shortage, no_descriptor
 from gateway.documents.validation_messages import is_type_error
@@ -27,30 +28,13 @@ MAX_ERRORS = 512
 _log = logging.getLogger("esclusa.api")
 
 
-def error_object(error: GatewayError, request_id: str | None) -> dict[str, Any]:
-    body: dict[str, Any] = {
-        "message": error.message,
-        "type": error.type,
-        "code": error.code,
-        "param": error.param,
-    }
-    if error.hint is not None:
-        body["hint"] = error.hint
-    body["request_id"] = request_id
-    return {"error": body}
-
-
-def error_body(error: GatewayError, request_id: str | None) -> bytes:
-    return orjson.dumps(error_object(error, request_id))
-
-
 def error_response(error: GatewayError, scope: MutableMapping[str, Any]) -> Response:
     """Rendered, and its code left in the scope for those who count answers."""
     state = scope.setdefault("state", {})
     state["error_code"] = error.code
     context = state.get("context")
     return Response(
-        error_body(error, str(context.request_id) if context is not None else None),
+        dialect_in(scope).error_body(error, str(context.request_id) if context is not None else None),
         status_code=error.status,
         headers=error.headers,
         media_type="application/json",

@@ -32,10 +32,11 @@ def expectation(reported: Sequence[Mapping[str, Any]], first: Mapping[str, Any],
 
 
 def public_path(loc: Sequence[Any]) -> list[str]:
-    """The way to the field as the caller wrote it: without the names of union members and validators."""
+    """The way to the field as the caller wrote it: without the names of union members and validators,
+    and without a key that the caller invented."""
     path: list[str] = []
     before: Any = None
-    for part in loc:
+    for part in loc[:-2] if loc and loc[-1] == "[key]" else loc:
         # Below a part of a message stands the name of its type, which the caller did not write.
         tag = isinstance(before, int) and len(path) > 1 and path[-2] == "content"
         before = part

@@ -6,12 +6,15 @@ gateway is being left. Knows nothing of what is built.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import orjson
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from gateway.api.http.dialects import DialectOf, every_request_openai
 from gateway.api.http.refusals import Refusals, Unrecorded
+from gateway.errors import Unavailable
 from gateway.flow.context import IdSource
 
 RETRY_AFTER_S = 5
@@ -35,8 +38,14 @@ class StartupApp:
     From `leave` on the probes of readiness are told so, and everything else is still served.
     """
 
-    def __init__(self, progress: BootProgress, ids: IdSource, refusals: Refusals | None = None) -> None:
-        self.progress, self._ids = progress, ids
+    def __init__(
+        self,
+        progress: BootProgress,
+        ids: IdSource,
+        refusals: Refusals | None = None,
+        dialect_of: DialectOf = every_request_openai,
+    ) -> None:
+        self.progress, self._ids, self._dialect_of = progress, ids, dialect_of
         self.refusals = refusals if refusals is not None else Refusals()
         self._gateway: ASGIApp | None = None
         self._leaving = False
@@ -55,9 +64,10 @@ class StartupApp:
         elif scope["type"] == "lifespan":
             await _acknowledge_lifespan(receive, send)
         elif scope["type"] == "http":
-            await self._answer(scope["path"], scope.get("client"), send)
+            await self._answer(scope, send)
 
-    async def _answer(self, path: str, peer: tuple[str, int] | None, send: Send) -> None:
+    async def _answer(self, scope: Scope, send: Send) -> None:
+        path, peer = scope["path"], scope.get("client")
         number = self._ids.uuid7()
         request_id = str(number)
         if path == "/livez":
@@ -66,28 +76,20 @@ class StartupApp:
             await self._not_ready("loading", self.progress.stage, self.progress.percent, send)
         else:
             self.refusals.count(Unrecorded(number, 503, "gateway_starting", source=peer[0] if peer else None))
-            await _json(
-                send,
-                request_id,
-                503,
-                {
-                    "error": {
-                        "message": f"The gateway is starting: {self.progress.stage} ({self.progress.percent:.0f} %).",
-                        "type": "server_error",
-                        "param": None,
-                        "code": "gateway_starting",
-                        "hint": "wait for 200 at /readyz",
-                        "request_id": request_id,
-                    }
-                },
+            starting = Unavailable(
+                f"The gateway is starting: {self.progress.stage} ({self.progress.percent:.0f} %).",
+                code="gateway_starting",
+                hint="wait for 200 at /readyz",
+                retry_after_s=RETRY_AFTER_S,
             )
+            await _json(send, request_id, 503, self._dialect_of(scope).error(starting, request_id))
 
     async def _not_ready(self, status: str, stage: str, percent: float, send: Send) -> None:
         body: dict[str, object] = {"status": status, "stage": stage, "percent": percent, "parts": {}}
         await _json(send, str(self._ids.uuid7()), 503, body)
 
 
-async def _json(send: Send, request_id: str, status: int, body: dict[str, object]) -> None:
+async def _json(send: Send, request_id: str, status: int, body: Mapping[str, object]) -> None:
     headers = [(b"content-type", b"application/json"), (b"x-request-id", request_id.encode())]
     if status != 200:
         headers.append((b"retry-after", str(RETRY_AFTER_S).encode()))

@@ -29,6 +29,7 @@ MATRIX: dict[tuple[str, str], str] = {
     ("POST", "/v1/chat/completions"): MODEL,
     ("POST", "/v1/completions"): MODEL,
     ("POST", "/v1/embeddings"): MODEL,
+    ("POST", "/v1/messages"): MODEL,
     ("GET", f"{ADMIN}/policies/current"): "policy.read",
     ("PUT", f"{ADMIN}/policies/current"): "policy.write",
     ("GET", f"{ADMIN}/policies/versions"): "policy.read",
@@ -82,6 +83,7 @@ MATRIX: dict[tuple[str, str], str] = {
 BODIES: dict[str, Any] = {
     "/v1/chat/completions": {"model": "mini", "messages": [{"role": "user", "content": "x"}]},
     "/v1/completions": {"model": "mini", "prompt": "x"},
+    "/v1/messages": {"model": "mini", "max_tokens": 8, "messages": [{"role": "user", "content": "Hola"}]},
     "/v1/embeddings": {"model": "embed", "input": "x"},
 }
 ROLES = {action.replace(".", "-"): {action} for action in ADMIN_ACTIONS}

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 
 from gateway import errors
-from gateway.api.http.errors import error_body
+from gateway.api.http.dialects import OPENAI
 from gateway.errors import GatewayError
 from tests.fakes.stage import Stage, _connect, apart
 
@@ -114,7 +114,7 @@ def test_an_error_shows_its_message_and_keeps_its_detail(kind: type[GatewayError
     error = kind("Public.")
     error.detail = "SELECT * FROM secret; /etc/passwd; Traceback (most recent call last)"
     error.__cause__ = RuntimeError("the upstream said: hunter2")
-    shown = json.loads(error_body(error, "the-id"))["error"]
+    shown = json.loads(OPENAI.error_body(error, "the-id"))["error"]
     assert shown.pop("message") == "Public."
     assert shown.pop("request_id") == "the-id"
     assert set(shown) <= {"type", "code", "param", "hint"}

@@ -37,7 +37,7 @@ async def test_a_failure_ends_without_done() -> None:
     wire = Wire()
     async with EventStream(wire, []) as events:
         await events.write(frame({"a": 1}))
-        await events.fail({"error": {"code": "x"}})
+        await events.end(frame({"error": {"code": "x"}}))
     assert wire.body == b'data: {"a":1}\n\ndata: {"error":{"code":"x"}}\n\n'
     assert wire.messages[-1]["more_body"] is False
 

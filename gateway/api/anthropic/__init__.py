@@ -1,0 +1,1 @@
+"""Anthropic's API over the same pipeline: another body, another answer, the same rules."""

@@ -1,0 +1,138 @@
+"""Anthropic's turns become the messages that every chat has. Pure.
+
+Results of tools, which stand in a user's turn there, become messages of their own, before what the user says with them.
+Turns of one role that follow each other are one, as Anthropic reads them: many chat templates want them alternating.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+
+from gateway.api.anthropic.blocks import (
+    AnyBlock,
+    OtherBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    Turn,
+)
+from gateway.errors import InvalidRequest
+from gateway.flow.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from gateway.flow.values import Message
+
+_BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
+"""A line for Anthropic's accounts that Claude Code puts first: another one in each request, so that no prompt would be
+found in the prefix cache, and not said to the model."""
+
+
+def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn]) -> tuple[Message, ...]:
+    """Raises `InvalidRequest` for a block that no model here reads, or that stands in a turn of the wrong role."""
+    messages = list[Message]()
+    if system is not None:
+        blocks = [system] if isinstance(system, str) else [block.text for block in system]
+        text = "\n".join([stripped for block in blocks if (stripped := without_billing(block))])
+        if text:
+            messages.append(Message.of_text("system", text))
+    for turn in turns:
+        for message in _messages(turn):
+            if messages and messages[-1].role == message.role and message.role != "tool":
+                messages[-1] = Message(message.role, _joined([*messages[-1].content, *message.content]))
+            else:
+                messages.append(message)
+    if messages and messages[-1].role == "assistant":
+        raise InvalidRequest(
+            "The last turn is the assistant's, and no model here continues it.",
+            code="unsupported_parameter",
+            param="messages",
+            hint="end with a turn of the user; say in `system` how the answer is to begin, or give a schema in "
+            "`output_config.format`",
+        )
+    return tuple(messages)
+
+
+def without_billing(text: str) -> str:
+    return _BILLING.sub("", text)
+
+
+def has_cache_control(system: str | Sequence[TextBlock] | None, turns: Iterable[Turn]) -> bool:
+    blocks = [] if system is None or isinstance(system, str) else list[AnyBlock](system)
+    blocks += [block for turn in turns if not isinstance(turn.content, str) for block in turn.content]
+    return any(getattr(block, "cache_control", None) is not None for block in blocks)
+
+
+def _messages(turn: Turn) -> list[Message]:
+    if isinstance(turn.content, str):
+        return [Message.of_text(turn.role, turn.content)]
+    results, parts = list[Message](), list[Part]()
+    for block in turn.content:
+        match block:
+            case TextBlock(text=text):
+                parts.append(TextPart(text))
+            case ToolResultBlock() if turn.role == "user":
+                results.append(Message("tool", (ToolResultPart(block.tool_use_id, _result(block)),)))
+            case ToolUseBlock() if turn.role == "assistant":
+                arguments = json.dumps(block.input, ensure_ascii=False)
+                parts.append(ToolCallPart(block.id, block.name, arguments))
+            case ThinkingBlock(thinking=text) if turn.role == "assistant":
+                if text:
+                    parts.append(ReasoningPart(text))
+            case RedactedThinkingBlock() if turn.role == "assistant":
+                pass
+            case OtherBlock():
+                raise _unsupported(block)
+            case _:
+                raise InvalidRequest(
+                    f"A block of type `{block.type}` cannot stand in a turn of the role `{turn.role}`.",
+                    code="invalid_value",
+                    param="messages.content.type",
+                )
+    if not parts and (results or turn.role == "system"):
+        return results
+    return [*results, Message(turn.role, _joined(parts))]
+
+
+def _result(block: ToolResultBlock) -> str:
+    """The text of a result. Models are told of a failure in words: no chat template has a mark for it."""
+    if block.content is None or isinstance(block.content, str):
+        text = block.content or ""
+    else:
+        texts = list[str]()
+        for part in block.content:
+            if isinstance(part, OtherBlock):
+                raise _unsupported(part)
+            texts.append(part.text)
+        text = "\n".join(texts)
+    return f"Error: {text}" if block.is_error and "error" not in text[:32].lower() else text
+
+
+def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
+    """Texts that follow each other are one; at least one part."""
+    joined = list[Part]()
+    for part in parts:
+        if joined and isinstance(part, TextPart) and isinstance(before := joined[-1], TextPart):
+            joined[-1] = TextPart(f"{before.text}\n{part.text}")
+        else:
+            joined.append(part)
+    return tuple(joined) or (TextPart(""),)
+
+
+def _unsupported(block: OtherBlock) -> InvalidRequest:
+    """A URL is named as such: nothing is ever fetched for a caller (T22)."""
+    source = block.source
+    if isinstance(source, dict) and source.get("type") == "url":
+        return InvalidRequest(
+            f"Content of type `{block.type}` is not supported, and the gateway fetches no URLs.",
+            code="url_not_allowed",
+            param="messages.content",
+            hint="send text",
+        )
+    return InvalidRequest(
+        f"Content of type `{block.type}` is not supported by the models of this gateway.",
+        code="unsupported_parameter",
+        param="messages.content",
+        hint="send text; of a document, its text in a block of type `text`",
+    )
