@@ -64,6 +64,11 @@ class Delta:
     logprobs: tuple[TokenLogprob, ...] = ()
     """One for each token; with `echo`, the prompt's before those of a choice's first tokens."""
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it adds nothing to what a reader sees."""
+        return not self.text
+
     def goes_on(self, before: Delta) -> bool:
         """Whether it continues the part that `before` belongs to."""
         return type(self) is type(before)
@@ -96,6 +101,10 @@ class ToolCallDelta(Delta):
     """Which call of the choice."""
     call_id: str | None = None
     name: str | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.text and self.name is None
 
     def goes_on(self, before: Delta) -> bool:
         return isinstance(before, ToolCallDelta) and before.call == self.call
