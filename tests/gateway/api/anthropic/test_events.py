@@ -32,7 +32,7 @@ from tests.fakes.exchanges import admitted
 
 BILL = Bill(Usage(26, 12, 16), 9)
 END = ChoiceEnd(TextDelta(), "stop")
-CALL = [
+CALL: list[Chunk] = [
     ToolCallDelta(call=0, call_id="call_1", name="weather"),
     ToolCallDelta(text='{"city": ', call=0),
     ToolCallDelta(text='"Málaga"}', call=0),
@@ -127,7 +127,7 @@ def test_a_call_without_arguments_is_a_block_without_growth() -> None:
 
 
 def test_two_calls_are_two_blocks() -> None:
-    second = [ToolCallDelta(text="{}", call=1, call_id="call_2", name="time")]
+    second: list[Chunk] = [ToolCallDelta(text="{}", call=1, call_id="call_2", name="time")]
     events = read(streamed([*CALL, *second, CALLED]))
     assert [event["index"] for event in events if event["type"] == "content_block_stop"] == [0, 1]
 
@@ -172,7 +172,7 @@ def test_the_reason_of_the_end(end: ChoiceEnd, expected: tuple[str, str | None])
 
 
 def test_a_refusal_of_the_model_is_text_and_a_reason() -> None:
-    chunks = [RefusalDelta(text="No."), END]
+    chunks: list[Chunk] = [RefusalDelta(text="No."), END]
     events, message = read(streamed(chunks)), whole(chunks)
     assert events[1]["content_block"] == {"type": "text", "text": ""}
     assert events[-2]["delta"]["stop_reason"] == message["stop_reason"] == "refusal"
@@ -216,7 +216,11 @@ def test_a_stream_makes_the_same_message_as_a_whole_answer(chunks: list[Chunk]) 
 
 @pytest.mark.parametrize(("written", "shown"), [("", {}), ('{"a": 1}', {"a": 1}), ('{"a": ', None), ("[1]", None)])
 def test_arguments_that_are_no_object_are_kept_as_written(written: str, shown: dict[str, Any] | None) -> None:
-    call = [ToolCallDelta(call_id="c", name="f"), ToolCallDelta(text=written), ChoiceEnd(TextDelta(), "length")]
+    call: list[Chunk] = [
+        ToolCallDelta(call_id="c", name="f"),
+        ToolCallDelta(text=written),
+        ChoiceEnd(TextDelta(), "length"),
+    ]
     expected = {"unparsed_arguments": written} if shown is None else shown
     assert whole(call)["content"] == [{"type": "tool_use", "id": "c", "name": "f", "input": expected}]
 
