@@ -101,6 +101,17 @@ def test_a_schema_binds_the_answer(client: Anthropic) -> None:
     assert json.loads(answer.content[0].text)["a"] in ("sí", "no")
 
 
+def test_models_are_listed_in_anthropics_shape(client: Anthropic) -> None:
+    found = list(client.models.list(limit=2))
+    assert [model.id for model in found] == ["tiny", "mini", "auto"]
+    assert {model.type for model in found} == {"model"}
+    assert found[1].max_input_tokens == 512
+    assert client.models.retrieve("tiny").display_name == "tiny"
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        client.models.retrieve("claude-opus-4-1")
+    assert caught.value.type == "not_found_error"
+
+
 def test_a_bad_token_is_an_authentication_error(stage: Stage) -> None:
     client = Anthropic(base_url=stage.url, api_key="not-a-token", max_retries=0)
     with client, pytest.raises(anthropic.AuthenticationError) as caught:

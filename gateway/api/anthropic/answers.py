@@ -113,6 +113,23 @@ class Ping(Described):
     type: Literal["ping"]
 
 
+class ModelInfo(Described):
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str = Field(description="the epoch where it is not known")
+    lifecycle: Literal["active"]
+    max_input_tokens: int
+    max_tokens: int
+
+
+class ModelPage(Described):
+    data: list[ModelInfo]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
 class ErrorDetails(Described):
     error_code: str
 
