@@ -8,7 +8,7 @@ from pydantic import Field, RootModel
 
 from gateway.api.answers import Described, Extension
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"]
 
 
 class TextView(Described):
