@@ -30,11 +30,16 @@ class PromptDetails(Described):
     cached_tokens: int
 
 
+class CompletionDetails(Described):
+    reasoning_tokens: int
+
+
 class UsageView(Described):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
     prompt_tokens_details: PromptDetails | None = Field(None, description="absent where policy hides it")
+    completion_tokens_details: CompletionDetails | None = Field(None, description="absent without reasoning")
 
 
 class TokenView(Described):
@@ -52,10 +57,24 @@ class ChatLogprobs(Described):
     refusal: None = None
 
 
+class CalledFunctionView(Described):
+    name: str
+    arguments: str = Field(description="JSON, as the model wrote it")
+
+
+class CallView(Described):
+    id: str
+    type: Literal["function"]
+    function: CalledFunctionView
+
+
 class AssistantMessage(Described):
     role: Literal["assistant"]
-    content: str
-    refusal: None = None
+    content: str | None = Field(description="null where the answer is calls of tools, or a refusal")
+    refusal: str | None = None
+    tool_calls: list[CallView] | None = Field(None, description="absent where the model has called nothing")
+    reasoning_content: str | None = Field(None, description="what the model wrote before its answer")
+    reasoning: str | None = Field(None, description="the same under another name")
 
 
 class PromptToken(Described):
@@ -85,9 +104,25 @@ class ChatCompletion(Described):
     x_esclusa: Extension
 
 
+class FunctionGrowth(Described):
+    name: str | None = Field(None, description="with the first piece of a call")
+    arguments: str = Field(description="a further piece")
+
+
+class CallGrowth(Described):
+    index: int = Field(description="which call of the choice")
+    id: str | None = None
+    type: Literal["function"] | None = None
+    function: FunctionGrowth
+
+
 class Delta(Described):
     role: Literal["assistant"] | None = None
     content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[CallGrowth] | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class ChatChunkChoice(Described):

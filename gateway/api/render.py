@@ -5,7 +5,7 @@ Pure. A `ResponseFormat` knows the names of one route's objects; nothing here kn
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -59,7 +59,7 @@ class ChoiceBuffer:
         return "".join([delta.text for delta in self.deltas])
 
     def add(self, delta: Delta) -> None:
-        if not delta.is_empty:
+        if delta.told:
             self.deltas.append(delta)
         self.logprobs.extend(delta.logprobs)
 
@@ -89,7 +89,7 @@ class ChatFormat:
     def delta(self, delta: Delta, finish_reason: str | None, offsets: TextOffsets) -> dict[str, Any]:  # noqa: ARG002
         return {
             "index": delta.index,
-            "delta": {} if delta.is_empty and finish_reason is not None else delta_fields(delta),
+            "delta": both_names(delta_fields(delta)) if delta.told or finish_reason is None else {},
             "logprobs": _chat_logprobs(delta.logprobs) if delta.logprobs else None,
             "finish_reason": finish_reason,
         }
@@ -98,7 +98,7 @@ class ChatFormat:
         message = {"role": "assistant", "content": None, "refusal": None}
         return {
             "index": index,
-            "message": message | message_fields(content_of(parts.deltas)),
+            "message": {**message, **both_names(message_fields(content_of(parts.deltas)))},
             "logprobs": _chat_logprobs(parts.logprobs) if parts.logprobs else None,
             "finish_reason": parts.finish_reason,
         }
@@ -130,6 +130,12 @@ class CompletionFormat:
         if parts.prompt_logprobs is not None:
             choice["prompt_logprobs"] = prompt_logprobs_object(parts.prompt_logprobs)
         return choice
+
+
+def both_names(fields: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a model has reasoned under both names that clients read: DeepSeek's and vLLM's newer one."""
+    reasoning = fields.get("reasoning_content")
+    return fields if reasoning is None else {**fields, "reasoning": reasoning}
 
 
 def envelope(answer_format: ResponseFormat, reserved: Reserved, *, streaming: bool) -> dict[str, Any]:
@@ -177,6 +183,8 @@ def usage_object(reserved: Reserved, usage: Usage) -> dict[str, Any]:
     }
     if tells_cached_tokens(reserved):
         body["prompt_tokens_details"] = {"cached_tokens": usage.cached_tokens}
+    if usage.reasoning_tokens:
+        body["completion_tokens_details"] = {"reasoning_tokens": usage.reasoning_tokens}
     return body
 
 

@@ -26,8 +26,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gateway.audit.canonical import canonical_json, parse_json
 from gateway.audit.content_keys import KEY_BYTES, ContentKeys
-from gateway.flow.parts import message_fields
-from gateway.flow.values import ChatRequest, CompletionRequest, EmbeddingRequest, ModelRequest
+from gateway.flow.parts import Content, message_fields, texts_of
+from gateway.flow.values import ChatRequest, CompletionRequest, EmbeddingRequest, ModelRequest, ToolSpec
 
 VERSION = b"\x01"
 NONCE_BYTES, SALT_BYTES = 12, 32
@@ -102,9 +102,9 @@ class ContentSealer:
 def prompt_document(request: ModelRequest) -> dict[str, Any]:
     """The texts given to the model, after redaction."""
     match request:
-        case ChatRequest(messages=messages):
+        case ChatRequest(messages=messages, tools=tools):
             turns = [{"role": turn.role, "name": turn.name, **message_fields(turn.content)} for turn in messages]
-            return {"messages": turns}
+            return {"messages": turns} | ({"tools": [_tool(tool) for tool in tools]} if tools else {})
         case EmbeddingRequest(inputs=inputs):
             return {"inputs": list(inputs)}
         case CompletionRequest(prompts=(prompt,)):
@@ -113,14 +113,25 @@ def prompt_document(request: ModelRequest) -> dict[str, Any]:
             return {"prompt": [one if isinstance(one, str) else list(one) for one in prompts]}
 
 
-def response_document(texts: Sequence[str]) -> dict[str, Any]:
-    return {"choices": list(texts)}
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {"name": tool.name, "description": tool.description, "parameters": tool.parameters}
 
 
-def cut_response(texts: Sequence[str]) -> dict[str, Any]:
-    """Of an answer that is too large to be stored, as much of each choice as surely is not."""
-    room = MAX_BYTES // (8 * max(1, len(texts)))
-    return {"choices": [text[:room] for text in texts], "truncated": True}
+def response_document(choices: Sequence[Content]) -> dict[str, Any]:
+    """The answer by choice: its text, or a message with its fields where it is more than text."""
+    return {"choices": [_said(content) for content in choices]}
+
+
+def _said(content: Content) -> str | dict[str, Any]:
+    fields = message_fields(content)
+    text = fields["content"]
+    return text if len(fields) == 1 and isinstance(text, str) else fields
+
+
+def cut_response(choices: Sequence[Content]) -> dict[str, Any]:
+    """Of an answer that is too large to be stored, as much of the texts of each choice as surely is not."""
+    room = MAX_BYTES // (8 * max(1, len(choices)))
+    return {"choices": ["".join(texts_of(content))[:room] for content in choices], "truncated": True}
 
 
 def digests(sealed: Sequence[Sealed]) -> dict[str, dict[str, str]]:

@@ -23,8 +23,9 @@ from gateway.audit.content import (
 )
 from gateway.audit.request_event import content_level
 from gateway.errors import RequestTooLarge, Unavailable
+from gateway.flow.parts import Content
 from gateway.flow.stages import Concluded, Exchange, Received, Reserved, principal_of, request_of, served_of, stage_of
-from gateway.flow.values import CompletionRequest, EmbeddingRequest, ModelRequest
+from gateway.flow.values import ChatRequest, CompletionRequest, Message, ModelRequest
 
 log = logging.getLogger("esclusa.audit")
 
@@ -86,9 +87,9 @@ class ContentRecorder:
                 found.append(await self._prompt(self._sealer, stage, request, now))
             except ContentTooLarge:
                 log.error("a prompt was too large to be recorded", extra={"request_id": str(exchange.request_id)})
-        texts = exchange.completion_texts
-        if texts:
-            found.append(await self._response(self._sealer, stage, texts, now))
+        contents = exchange.completion_contents
+        if contents:
+            found.append(await self._response(self._sealer, stage, contents, now))
         return tuple(one for one in found if one is not None)
 
     async def _prompt(
@@ -106,21 +107,22 @@ class ContentRecorder:
         return await _run(size, lambda: sealer.seal("prompt", prompt_document(request), request_id, tenant, now))
 
     async def _response(
-        self, sealer: ContentSealer, stage: Received, texts: tuple[str, ...], now: datetime
+        self, sealer: ContentSealer, stage: Received, contents: tuple[Content, ...], now: datetime
     ) -> Sealed | None:
-        cleaned = await self._cleaned(stage, EmbeddingRequest("-", texts))
-        if not isinstance(cleaned, EmbeddingRequest):
+        said = ChatRequest("-", tuple([Message("assistant", content) for content in contents]))
+        cleaned = await self._cleaned(stage, said)
+        if not isinstance(cleaned, ChatRequest):
             return None
-        texts = cleaned.inputs
+        choices = [message.content for message in cleaned.messages]
         request_id, tenant = stage.request_id, tenant_of(stage)
 
         def seal() -> Sealed:
             try:
-                return sealer.seal("response", response_document(texts), request_id, tenant, now)
+                return sealer.seal("response", response_document(choices), request_id, tenant, now)
             except ContentTooLarge:
-                return sealer.seal("response", cut_response(texts), request_id, tenant, now)
+                return sealer.seal("response", cut_response(choices), request_id, tenant, now)
 
-        return await _run(sum(map(len, texts)), seal)
+        return await _run(sum(map(len, cleaned.texts)), seal)
 
     async def _cleaned(self, stage: Received, request: ModelRequest) -> ModelRequest | None:
         if content_level(stage) != "redacted":

@@ -30,7 +30,7 @@ from gateway.backends.engine_values import (
     sampling_of,
 )
 from gateway.backends.several_prompts import JoinedAnswer
-from gateway.errors import ConfigError, Unavailable
+from gateway.errors import ConfigError, InvalidRequest, Unavailable
 from gateway.flow.budget import prompt_too_long
 from gateway.flow.parts import message_fields
 from gateway.flow.values import (
@@ -98,6 +98,7 @@ class LocalBackend:
     async def prepare(self, request: ModelRequest, card: ModelCard) -> Prepared:
         """The payload are the token ids: of the prompt, or of each input of an embedding."""
         engine = self._ready(card)
+        require_no_tools(request)
         tokenized = await self._run(card.id, _tokenized, engine.tokenizer, request, card)
         if isinstance(request, EmbeddingRequest):
             return Prepared(sum(map(len, tokenized)), tokenized)
@@ -369,6 +370,17 @@ def _tokenized(tokenizer: Any, request: ModelRequest, card: ModelCard) -> Any:
 
 def _ids(tokenizer: Any, prompt: Prompt, most: int) -> tuple[int, ...]:
     return tuple(tokenizer.encode(prompt, add_special_tokens=True, most=most)) if isinstance(prompt, str) else prompt
+
+
+def require_no_tools(request: ModelRequest) -> None:
+    """Raises `InvalidRequest` for tools that a model is to choose from: the engine's models call none."""
+    if isinstance(request, ChatRequest) and request.tools and request.tool_choice.mode != "none":
+        raise InvalidRequest(
+            "This model calls no tools.",
+            code="unsupported_parameter",
+            param="tools",
+            hint="use another model, or ask for the arguments with `response_format` and a JSON Schema",
+        )
 
 
 def _tails(prompts: int) -> list[str]:

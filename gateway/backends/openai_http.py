@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Mapping
 
 from gateway.backends.http_wire import HttpPool, Reply, WireError
+from gateway.backends.openai_deltas import ChoiceCalls
 from gateway.backends.openai_wire import (
     PATHS,
     embedding_body,
@@ -155,6 +156,7 @@ class UpstreamAnswer:
         self._reply = backend.send(message)
         self._ready: deque[Chunk] = deque()
         self._rest = b""
+        self._calls = dict[int, ChoiceCalls]()
         self._opened = False
         self._ended = False
 
@@ -203,4 +205,4 @@ class UpstreamAnswer:
                 self._reply.leave()
                 return
             if payload:
-                self._ready.extend(stream_chunks(payload, self._action, choices=self._choices))
+                self._ready.extend(stream_chunks(payload, self._action, choices=self._choices, calls=self._calls))

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 
+from gateway.backends.openai_deltas import ChoiceCalls, deltas_of, joined_reason, text_of
 from gateway.errors import ContextLengthExceeded, GatewayError, InvalidRequest, Unavailable, UpstreamFailed
 from gateway.flow.parts import message_fields
 from gateway.flow.values import (
@@ -18,6 +19,7 @@ from gateway.flow.values import (
     ChoiceEnd,
     Chunk,
     CompletionRequest,
+    Delta,
     EmbeddingRequest,
     GeneratingRequest,
     GenerationParams,
@@ -26,6 +28,7 @@ from gateway.flow.values import (
     ModelRequest,
     TextDelta,
     TokenLogprob,
+    ToolSpec,
     Usage,
     UsageReport,
 )
@@ -52,6 +55,7 @@ def request_body(request: GeneratingRequest, card: ModelCard, max_output_tokens:
     body: dict[str, Any] = {"model": card.upstream_model or card.id}
     if isinstance(request, ChatRequest):
         body["messages"] = [_turn(message) for message in request.messages]
+        body |= _tools(request)
     else:
         body["prompt"] = request.prompts[0] if len(request.prompts) == 1 else request.prompts
     body["max_tokens"] = max_output_tokens
@@ -60,6 +64,32 @@ def request_body(request: GeneratingRequest, card: ModelCard, max_output_tokens:
         body["stream"] = True
         body["stream_options"] = {"include_usage": True}
     return orjson.dumps(body)
+
+
+def _tools(request: ChatRequest) -> dict[str, Any]:
+    if not request.tools:
+        return {}
+    choice, body = request.tool_choice, dict[str, Any]()
+    body["tools"] = [{"type": "function", "function": function_fields(tool)} for tool in request.tools]
+    if choice.mode == "named":
+        body["tool_choice"] = {"type": "function", "function": {"name": choice.name}}
+    elif choice.mode != "auto":
+        body["tool_choice"] = choice.mode
+    if not request.parallel_tool_calls:
+        body["parallel_tool_calls"] = False
+    return body
+
+
+def function_fields(tool: ToolSpec) -> dict[str, Any]:
+    """The function of a tool as OpenAI's API and chat templates name its fields."""
+    fields: dict[str, Any] = {"name": tool.name}
+    if tool.description:
+        fields["description"] = tool.description
+    if tool.parameters is not None:
+        fields["parameters"] = tool.parameters
+    if tool.strict:
+        fields["strict"] = True
+    return fields
 
 
 def _turn(message: Message) -> dict[str, Any]:
@@ -133,24 +163,22 @@ def whole_chunks(raw: bytes, action: str, *, choices: int) -> list[Chunk]:
     """A whole answer as chunks, usage last. Raises `UpstreamFailed` when it is not one of so many choices."""
     body = _object(raw)
     try:
-        ends = [_whole_choice(choice, action, choices) for choice in body["choices"]]
-        if not ends or len({end.index for end in ends}) < len(ends):
+        found = [_whole_choice(choice, action, choices) for choice in body["choices"]]
+        if not found or len({chunks[-1].index for chunks in found}) < len(found):
             raise ValueError("no choices, or one twice")
         usage = _usage(body.get("usage"))
     except MISSHAPEN:
         raise _misshapen() from None
-    return [*ends] if usage is None else [*ends, UsageReport(usage)]
+    chunks: list[Chunk] = [chunk for choice in found for chunk in choice]
+    return chunks if usage is None else [*chunks, UsageReport(usage)]
 
 
-def _whole_choice(choice: Mapping[str, Any], action: str, choices: int) -> ChoiceEnd:
-    message = choice.get("message") or {}
-    delta = TextDelta(
-        index=_index(choice, choices),
-        text=_text(message.get("content") if action == "chat" else choice.get("text")) or "",
-        logprobs=_logprobs(choice.get("logprobs")),
-    )
-    reason = _reason(choice.get("finish_reason")) or "stop"
-    return ChoiceEnd(delta, reason, stop_reason=_stop_reason(choice))
+def _whole_choice(choice: Mapping[str, Any], action: str, choices: int) -> list[Delta | ChoiceEnd]:
+    fields = choice.get("message") or {} if action == "chat" else {"content": choice.get("text")}
+    index, calls = _index(choice, choices), ChoiceCalls()
+    deltas = deltas_of(fields, index, calls, _logprobs(choice.get("logprobs"))) or [TextDelta(index)]
+    reason = joined_reason(_reason(choice.get("finish_reason")) or "stop", calls)
+    return [*deltas[:-1], ChoiceEnd(deltas[-1], reason, stop_reason=_stop_reason(choice))]
 
 
 def _stop_reason(choice: Mapping[str, Any]) -> str | int | None:
@@ -159,25 +187,31 @@ def _stop_reason(choice: Mapping[str, Any]) -> str | int | None:
     return found if isinstance(found, int) or (isinstance(found, str) and len(found) <= MAX_STOP) else None
 
 
-def stream_chunks(payload: bytes, action: str, *, choices: int) -> list[Chunk]:
-    """The chunks of one event. Raises `UpstreamFailed` for an error event or nonsense."""
+def stream_chunks(
+    payload: bytes, action: str, *, choices: int, calls: dict[int, ChoiceCalls] | None = None
+) -> list[Chunk]:
+    """The chunks of one event; `calls` is what the events before have left. Raises `UpstreamFailed` for an error event
+    or nonsense."""
+    calls = {} if calls is None else calls
     body = _object(payload)
     if "error" in body:
         raise UpstreamFailed("The upstream failed in the middle of its answer.")
     found = list[Chunk]()
     try:
         for choice in body.get("choices") or ():
-            delta = choice.get("delta") or {}
-            text = _text(delta.get("content") if action == "chat" else choice.get("text"))
-            reason = _reason(choice.get("finish_reason"))
-            logprobs = choice.get("logprobs")
-            if text or reason or logprobs:
-                part = TextDelta(
-                    index=_index(choice, choices),
-                    text=text or "",
-                    logprobs=_logprobs(logprobs) if logprobs else (),
-                )
-                found.append(part if reason is None else ChoiceEnd(part, reason, stop_reason=_stop_reason(choice)))
+            fields = choice.get("delta") or {} if action == "chat" else {"content": choice.get("text")}
+            index, reason, logprobs = (
+                _index(choice, choices),
+                _reason(choice.get("finish_reason")),
+                choice.get("logprobs"),
+            )
+            made = calls.setdefault(index, ChoiceCalls())
+            deltas = deltas_of(fields, index, made, _logprobs(logprobs) if logprobs else ())
+            if reason is None:
+                found += deltas
+                continue
+            last = deltas.pop() if deltas else TextDelta(index)
+            found += [*deltas, ChoiceEnd(last, joined_reason(reason, made), stop_reason=_stop_reason(choice))]
         if (usage := _usage(body.get("usage") or None)) is not None:
             found.append(UsageReport(usage))
     except MISSHAPEN:
@@ -237,14 +271,8 @@ def _misshapen() -> UpstreamFailed:
     return UpstreamFailed("The upstream's answer has not the shape of one.", code="upstream_invalid")
 
 
-def _text(value: Any) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    raise TypeError("not a text")
-
-
 def _reason(value: Any) -> str | None:
-    reason = _text(value)
+    reason = text_of(value)
     return REASONS.get(reason, "stop") if reason else None
 
 
@@ -267,6 +295,7 @@ def _usage(value: Any) -> Usage | None:
         prompt_tokens=prompt,
         completion_tokens=completion,
         cached_tokens=_count(details.get("cached_tokens")),
+        reasoning_tokens=_count((value.get("completion_tokens_details") or {}).get("reasoning_tokens")),
         source="upstream",
     )
 

@@ -8,7 +8,6 @@ disconnect, a cancellation or a crash of the backend cannot skip them.
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
@@ -18,9 +17,11 @@ from gateway.errors import GatewayError
 from gateway.flow.boundary import BOUNDARY, Finalizers, close
 from gateway.flow.context import Clock
 from gateway.flow.metering import Meter, echoed_bytes, used_so_far
+from gateway.flow.parts import Content
 from gateway.flow.ports import OutputGuard
 from gateway.flow.refusals import blocked
 from gateway.flow.stages import Concluded, Reserved
+from gateway.flow.transcript import Transcript
 from gateway.flow.values import (
     ChoiceEnd,
     Chunk,
@@ -51,7 +52,7 @@ class Completion:
     findings: tuple[Finding, ...] = ()
     """What was found in the answer."""
     response_digest: bytes | None = None
-    completion_texts: tuple[str, ...] | None = None
+    completion_contents: tuple[Content, ...] | None = None
     """By choice."""
     first_chunk_s: float | None = None
     """On the clock of `Clock.monotonic_s`."""
@@ -113,9 +114,7 @@ class Answer:
         self._finalizers = finalizers
         self._clock = clock
         self._guard = guard
-        self._keep_text = reserved.decision.obligations.content_logging in ("encrypted", "redacted")
-        self._texts: dict[int, list[str]] = {}
-        self._digest = hashlib.sha256()
+        self._transcript = Transcript(keep=reserved.decision.obligations.content_logging in ("encrypted", "redacted"))
         self._meter = Meter(echoed_bytes(reserved.request))
         self._open = set(range(reserved.request.choices))
         self._streams = reserved.request.stream
@@ -190,7 +189,7 @@ class Answer:
 
     def _grow(self, delta: Delta) -> tuple[Chunk, ...]:
         is_open = delta.index in self._open
-        if not is_open and (delta.text or delta.token_ids):
+        if not is_open and (delta.told or delta.token_ids):
             return ()  # the backend has not noticed yet that this choice was stopped
         emitted = self._meter.tokens.get(delta.index, 0)
         after = self._meter.after(delta)
@@ -209,7 +208,7 @@ class Answer:
 
     def _end(self, end: ChoiceEnd) -> tuple[Chunk, ...]:
         last = end.last
-        if last.index not in self._open and (last.text or last.token_ids):
+        if last.index not in self._open and (last.told or last.token_ids):
             return ()  # as above
         self._meter.take(last)
         if end.signals is not None:
@@ -259,10 +258,8 @@ class Answer:
         if isinstance(chunk, ChoiceEnd):
             self._untold.discard(chunk.index)
             chunk = chunk.last
-        if isinstance(chunk, Delta) and chunk.text:
-            self._digest.update(chunk.text.encode())
-            if self._keep_text:
-                self._texts.setdefault(chunk.index, []).append(chunk.text)
+        if isinstance(chunk, Delta):
+            self._transcript.add(chunk)
 
     def _stop(self, delta: Delta, cause: str | None, *, everything: bool) -> tuple[Chunk, ...]:
         self._stopped = True
@@ -292,17 +289,12 @@ class Answer:
             stop_cause=self.stop_cause,
             failure=failure,
             findings=self._guard.findings if self._guard is not None else (),
-            response_digest=self._digest.digest(),
-            completion_texts=self._kept_texts(),
+            response_digest=self._transcript.digest(),
+            completion_contents=self._transcript.contents(),
             first_chunk_s=self._first_at,
         )
         done = await self._finalizers.run(self._close_and_conclude(completion))
         self.bill = Bill(done.usage, done.cost_micro)
-
-    def _kept_texts(self) -> tuple[str, ...] | None:
-        if not self._keep_text:
-            return None
-        return tuple("".join(self._texts.get(index, ())) for index in range(max(self._texts, default=-1) + 1))
 
     async def _close_and_conclude(self, completion: Completion) -> Concluded:
         await close(self._stream)

@@ -65,9 +65,9 @@ class Delta:
     """One for each token; with `echo`, the prompt's before those of a choice's first tokens."""
 
     @property
-    def is_empty(self) -> bool:
-        """Whether it adds nothing to what a reader sees."""
-        return not self.text
+    def told(self) -> str:
+        """All that a caller reads of it: its text, and what names its part."""
+        return self.text
 
     def goes_on(self, before: Delta) -> bool:
         """Whether it continues the part that `before` belongs to."""
@@ -103,8 +103,8 @@ class ToolCallDelta(Delta):
     name: str | None = None
 
     @property
-    def is_empty(self) -> bool:
-        return not self.text and self.name is None
+    def told(self) -> str:
+        return self.text if self.name is None else self.name + self.text
 
     def goes_on(self, before: Delta) -> bool:
         return isinstance(before, ToolCallDelta) and before.call == self.call
@@ -163,6 +163,7 @@ Chunk: TypeAlias = Delta | ChoiceEnd | UsageReport | PromptLogprobs | Vectors
 class DeltaKind:
     """The row of one kind of delta."""
 
+    name: str
     wire: Callable[[Any], Mapping[str, Any]]
     """The `delta` of a frame of OpenAI's chat API."""
     part: Callable[[Any, str], Part]
@@ -170,10 +171,13 @@ class DeltaKind:
 
 
 DELTAS: Mapping[type[Delta], DeltaKind] = {
-    TextDelta: DeltaKind(lambda delta: {"content": delta.text}, lambda _, text: TextPart(text)),
-    ReasoningDelta: DeltaKind(lambda delta: {"reasoning_content": delta.text}, lambda _, text: ReasoningPart(text)),
-    RefusalDelta: DeltaKind(lambda delta: {"refusal": delta.text}, lambda _, text: RefusalPart(text)),
+    TextDelta: DeltaKind("text", lambda delta: {"content": delta.text}, lambda _, text: TextPart(text)),
+    ReasoningDelta: DeltaKind(
+        "reasoning", lambda delta: {"reasoning_content": delta.text}, lambda _, text: ReasoningPart(text)
+    ),
+    RefusalDelta: DeltaKind("refusal", lambda delta: {"refusal": delta.text}, lambda _, text: RefusalPart(text)),
     ToolCallDelta: DeltaKind(
+        "tool_call",
         lambda delta: {"tool_calls": [_call_fields(delta)]},
         lambda first, text: ToolCallPart(first.call_id or "", first.name or "", text),
     ),
@@ -185,18 +189,22 @@ def delta_fields(delta: Delta) -> Mapping[str, Any]:
 
 
 def content_of(deltas: Iterable[Delta]) -> Content:
-    """The parts that the deltas of one choice make together; one empty text where there are none."""
-    first: Delta = TextDelta()
-    parts, texts = list[Part](), list[str]()
+    """The parts that the deltas of one choice make together, in the order in which they began; one empty text where
+    there are none. Calls may grow in turns."""
+    opened = list[tuple[Delta, list[str]]]()
+    calls = dict[int, list[str]]()
     for delta in deltas:
-        if not delta.goes_on(first):
-            if texts:
-                parts.append(DELTAS[type(first)].part(first, "".join(texts)))
-            first, texts = delta, []
-        texts.append(delta.text)
-    if texts or not parts:
-        parts.append(DELTAS[type(first)].part(first, "".join(texts)))
-    return tuple(parts)
+        if isinstance(delta, ToolCallDelta) and delta.call in calls:
+            calls[delta.call].append(delta.text)
+        elif opened and delta.goes_on(opened[-1][0]):
+            opened[-1][1].append(delta.text)
+        else:
+            opened.append((delta, [delta.text]))
+            if isinstance(delta, ToolCallDelta):
+                calls[delta.call] = opened[-1][1]
+    if not opened:
+        return (TextPart(""),)
+    return tuple([DELTAS[type(first)].part(first, "".join(texts)) for first, texts in opened])
 
 
 def _call_fields(delta: ToolCallDelta) -> dict[str, Any]:

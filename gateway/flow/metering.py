@@ -47,8 +47,8 @@ class Meter:
         tokens, size = self.tokens.get(delta.index, 0), self.text_bytes.get(delta.index)
         if size is None:
             size = -self.echoed_bytes[delta.index] if self.echoed_bytes else 0
-        if delta.text:
-            size += len(delta.text.encode("utf-8", "surrogatepass"))
+        if told := delta.told:
+            size += len(told.encode("utf-8", "surrogatepass"))
         if delta.token_ids:
             return tokens + len(delta.token_ids), size
         return max(tokens, -(-size // BYTES_PER_TOKEN)), size
@@ -56,7 +56,7 @@ class Meter:
     def take(self, delta: Delta, after: tuple[int, int] | None = None) -> None:
         """`after`: what `after(delta)` said, where it was asked."""
         self.tokens[delta.index], self.text_bytes[delta.index] = after or self.after(delta)
-        if delta.text and not delta.token_ids:
+        if delta.told and not delta.token_ids:
             self.exact = False
 
     def usage(self, reported: Usage | None, prompt: Estimate | None) -> Usage:

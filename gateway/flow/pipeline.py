@@ -312,7 +312,7 @@ class Pipeline:
             failure=completion.failure,
             findings=(*findings_of(stage), *completion.findings),
             response_digest=completion.response_digest,
-            completion_texts=completion.completion_texts,
+            completion_contents=completion.completion_contents,
             timings=evolve(
                 stage.timings,
                 ttft_us=round((first_s - started_s) * 1e6) if first_s is not None else None,

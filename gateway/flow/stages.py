@@ -13,6 +13,7 @@ from uuid import UUID
 
 from gateway.flow.context import RequestContext
 from gateway.flow.evolve import advance
+from gateway.flow.parts import Content
 from gateway.flow.values import (
     ANONYMOUS,
     Decision,
@@ -156,7 +157,7 @@ class Concluded:
     """In the request and in its answer."""
     timings: Timings = UNTIMED
     response_digest: bytes | None = None
-    completion_texts: tuple[str, ...] | None = field(default=None, repr=False)
+    completion_contents: tuple[Content, ...] | None = field(default=None, repr=False)
     """By choice; kept only where an obligation asks for content (`encrypted`, `redacted`)."""
 
     @classmethod

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, field, replace
 
 from gateway.errors import Unavailable
-from gateway.flow.values import ChoiceEnd, Chunk, Delta, Finding
+from gateway.flow.values import ChoiceEnd, Chunk, Delta, Finding, ToolCallDelta
 from gateway.guardrails.actions import GuardrailActions, Tally
 from gateway.guardrails.scan import scan
 from gateway.guardrails.spans import mark
@@ -57,17 +57,29 @@ class AnswerGuard:
         rewrites = self._actions.rewrites
         if delta.logprobs and rewrites:
             delta = replace(delta, logprobs=())  # an upstream's, unasked: they name every token
-        if not (delta.text or last):
+        if not (delta.told or last):
             return (delta,)
         choice = self._choices.get(delta.index)
         if choice is None:
             choice = self._choices[delta.index] = Choice(delta)
         rest = () if delta.goes_on(choice.latest) else await self._rest(choice)
+        if isinstance(delta, ToolCallDelta):
+            delta = self._named(delta)
         choice.latest, choice.finished = delta, choice.finished or last
         text = await self._through(choice, delta.text, last=last)
         if not rewrites and self.blocked is None:
             return (*rest, delta)
         return (*rest, replace(delta, text=text))
+
+    def _named(self, delta: ToolCallDelta) -> ToolCallDelta:
+        """A model can write anything as the name of a function; a name is short and comes whole."""
+        spans = scan(delta.name) if delta.name else []
+        acts = [(span, self._actions.act(span)) for span in spans]
+        for span, act in acts:
+            self._tally.span(span, act, "answer")
+            if act == "block" and self.blocked is None:
+                self.blocked = span.category
+        return replace(delta, name=mark(spans[0].category)) if any(act != "flag" for _, act in acts) else delta
 
     async def flush(self) -> tuple[Chunk, ...]:
         """The rest of choices that a back end ended without a finish reason."""
@@ -112,24 +124,28 @@ class AnswerGuard:
                 self.blocked = span.category
             if act == "flag":
                 continue
-            before = text[at : self._past_escape(text, span.start)]
+            before = text[at : self._past_escape(choice, text, span.start)]
             self._read_quotes(choice, before)
-            bare = self._as_json and not choice.quoted
+            bare = self._is_json(choice) and not choice.quoted
             pieces += (before, "null" if bare else mark(span.category))
             at = span.end
         self._read_quotes(choice, text[at:])
         pieces.append(text[at:])
         return "" if self.blocked is not None else "".join(pieces)
 
-    def _past_escape(self, text: str, start: int) -> int:
+    def _past_escape(self, choice: Choice, text: str, start: int) -> int:
         """JSON answers: a span that begins inside an escape (`\\nana@…`) leaves the escape whole."""
-        if self._as_json and (len(text[:start]) - len(text[:start].rstrip("\\"))) % 2 == 1:
+        if self._is_json(choice) and (len(text[:start]) - len(text[:start].rstrip("\\"))) % 2 == 1:
             return start + (5 if text[start] == "u" else 1)
         return start
 
     def _read_quotes(self, choice: Choice, text: str) -> None:
-        if self._as_json:
+        if self._is_json(choice):
             choice.quoted ^= sum(found == '"' for found in _QUOTES.findall(text)) % 2 == 1
+
+    def _is_json(self, choice: Choice) -> bool:
+        """Of the part that grows now: the arguments of a call always are."""
+        return self._as_json or isinstance(choice.latest, ToolCallDelta)
 
     def _uninspected(self, choice: Choice, text: str) -> str:
         held, choice.window = choice.window.held, Window(scan)

@@ -16,6 +16,7 @@ from gateway.flow.values import (
     Message,
     ModelRequest,
     Prompt,
+    ToolSpec,
 )
 from gateway.guardrails.actions import GuardrailActions, Tally
 from gateway.guardrails.detectors.secrets import NAME as SECRETS
@@ -54,11 +55,17 @@ class Prompts:
         """The field with the texts that a model reads, inspected and where need be rewritten."""
         match request:
             case ChatRequest(messages=messages):
-                return {"messages": self._seams([self._message(message) for message in messages])}
+                tools = tuple([self._tool(tool) for tool in request.tools])
+                return {"messages": self._seams([self._message(message) for message in messages]), "tools": tools}
             case CompletionRequest(prompts=prompts):
                 return {"prompts": tuple([self._prompt(prompt) for prompt in prompts])}
             case EmbeddingRequest(inputs=inputs):
                 return {"inputs": tuple([self._text(text, "input") for text in inputs])}
+
+    def _tool(self, tool: ToolSpec) -> ToolSpec:
+        """What describes it; its name and schema cannot be rewritten."""
+        description = self._text(tool.description, "tools")
+        return tool if description is tool.description else replace(tool, description=description)
 
     def _prompt(self, prompt: Prompt) -> Prompt:
         if isinstance(prompt, str):
@@ -144,3 +151,7 @@ def constraints(request: ModelRequest) -> Iterator[str]:
     if params.grammar is not None:
         yield json.dumps(params.grammar["value"], ensure_ascii=False)
         yield str(params.grammar.get("description", ""))
+    if isinstance(request, ChatRequest):
+        for tool in request.tools:
+            yield tool.name
+            yield tool.parameters_json

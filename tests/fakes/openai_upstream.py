@@ -36,6 +36,8 @@ class Upstream:
     on_event: Callable[[int], None] | None = None
     keeps_limits: bool = False
     """Stop at `max_tokens`, as real servers do; a word is a token."""
+    says: dict[str, Any] | None = None
+    """Instead of words: `message` of whole answers, `deltas` of streams, and the `finish_reason` of both."""
     misreports: dict[str, Any] | None = None
     """Sent in place of the true usage; `{"usage": ...}` with any value, or `{}` for none at all."""
     _server: asyncio.Server | None = None
@@ -98,6 +100,10 @@ class Upstream:
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
         chat = "messages" in body
         words, reason = self._answer_to(body)
+        if self.says is not None:
+            words, reason = (), self.says["finish_reason"]
+            for delta in self.says["deltas"]:
+                await self._event(writer, {"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
         for number, word in enumerate(words):
             if self.on_event is not None:
                 self.on_event(number)
@@ -127,6 +133,8 @@ class Upstream:
         choices = []
         for index in range(body.get("n", 1)):
             content = {"message": {"role": "assistant", "content": text}} if "messages" in body else {"text": text}
+            if self.says is not None:
+                content, reason = {"message": self.says["message"]}, self.says["finish_reason"]
             choices.append({"index": index, "finish_reason": reason, **content})
         return {
             "id": "up-1",

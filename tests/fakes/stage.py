@@ -136,7 +136,7 @@ def upstream_thread() -> Iterator[UpstreamThread]:
 def _plain_upstream(upstream_thread: UpstreamThread) -> None:
     script = upstream_thread.script
     script.mode, script.words, script.delay_s, script.on_event = "ok", ("Hola", ", ", "mundo", "!"), 0.05, None
-    script.keeps_limits, script.misreports = False, None
+    script.keeps_limits, script.misreports, script.says = False, None, None
     script.seen.clear()
 
 

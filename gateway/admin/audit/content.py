@@ -30,19 +30,15 @@ Reason = Annotated[
 """Judged in the route and not by the framework, so that an attempt without a reason is on record too."""
 
 
-class TurnView(BaseModel):
-    role: str
-    name: str | None
-    content: str
-
-
 class ContentView(BaseModel):
-    """A prompt has one of `messages`, `prompt` and `inputs`; an answer has `choices`."""
+    """A prompt has one of `messages`, `prompt` and `inputs`; an answer has `choices`. Messages and tools are those of
+    the chat API."""
 
-    messages: list[TurnView] | None = None
-    prompt: str | list[int] | None = None
-    inputs: list[str] | None = None
-    choices: list[str] | None = None
+    messages: list[dict[str, Any]] | None = None
+    tools: list[dict[str, Any]] | None = None
+    prompt: str | list[int | str | list[int]] | None = None
+    inputs: list[str | list[int]] | None = None
+    choices: list[str | dict[str, Any]] | None = Field(None, description="a message where it is more than text")
     truncated: bool = Field(False, description="true when an answer was too large to be stored whole")
 
 

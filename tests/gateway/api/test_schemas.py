@@ -25,7 +25,7 @@ def refused(body: object, parse: Any = chat.parse) -> InvalidRequest:
     "name",
     [
         "api_base", "base_url", "chat_template", "chat_template_kwargs", "extra_body", "cache_salt", "priority",
-        "tools", "tool_choice", "functions", "best_of", "mm_processor_kwargs", "custom_llm_provider", "prompt",
+        "functions", "best_of", "mm_processor_kwargs", "custom_llm_provider", "prompt",
         "request_id", "lora", "adapter", "kv_transfer_params", "guardrails",
     ],
 )  # fmt: skip
@@ -78,7 +78,6 @@ def test_a_strange_parameter_name_is_not_repeated() -> None:
         ({"messages": [{"role": "root", "content": "x"}]}, "messages.0.role"),
         ({"messages": [{"role": "user"}]}, "messages.0.content"),
         ({"messages": [{"role": "user", "content": None}]}, None),
-        ({"messages": [{"role": "assistant", "content": "x", "tool_calls": []}]}, "messages.0.tool_calls"),
         ({"model": ""}, "model"),
         ({"model": 7}, "model"),
         ({"model": "x" * 257}, "model"),
@@ -246,10 +245,8 @@ def test_null_means_absent() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"tool_choice": "none"},
         {"tool_choice": "auto"},
         {"parallel_tool_calls": True},
-        {"parallel_tool_calls": False},
         {"store": False},
         {"service_tier": "auto"},
         {"service_tier": "default"},
@@ -277,10 +274,7 @@ def test_other_routes_take_null_for_what_they_do_not_have() -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("tools", [{"type": "function"}]),
-        ("tool_choice", "required"),
         ("store", 0),
-        ("parallel_tool_calls", 1),
         ("service_tier", "fast"),
         ("modalities", ["audio"]),
         ("reasoning_effort", "extreme"),

@@ -25,6 +25,7 @@ from gateway.audit.verify import verify
 from gateway.errors import ConfigError, RequestTooLarge, Unavailable
 from gateway.flow.context import SystemIds
 from gateway.flow.evolve import advance
+from gateway.flow.parts import TextPart
 from gateway.flow.stages import Exchange, Reserved, Targeted
 from gateway.flow.values import ChatRequest, Failure, Message, Obligations
 from gateway.storage.postgres import make_engine
@@ -130,7 +131,7 @@ def private(exchange: Reserved, level: str = "encrypted") -> Reserved:
 
 async def recorded(service: AuditService, exchange: Reserved, **changes: Any) -> None:
     await service.intent(exchange)
-    await service.completion(finished(exchange, **{"completion_texts": (ANSWER,), **changes}))
+    await service.completion(finished(exchange, **{"completion_contents": ((TextPart(ANSWER),),), **changes}))
 
 
 async def stored(engine: AsyncEngine) -> list[Any]:
@@ -160,7 +161,7 @@ async def test_prompt_and_answer_come_back_as_they_were(start: Start, engine: As
 @pytest.mark.parametrize("level", ["none", "hash"])
 async def test_no_other_level_stores_a_text(start: Start, engine: AsyncEngine, level: str) -> None:
     service, exchange = await start(sealer=sealer()), private(admitted(), level)
-    await recorded(service, exchange, completion_texts=None)
+    await recorded(service, exchange, completion_contents=None)
     assert await read(engine, service, exchange) == []
     assert await stored(engine) == []
 
@@ -279,7 +280,7 @@ async def test_another_tenant_finds_nothing(start: Start, engine: AsyncEngine) -
 async def test_a_prompt_that_only_a_fallback_asked_for_comes_with_the_answer(start: Start, engine: AsyncEngine) -> None:
     service, exchange = await start(sealer=sealer()), admitted()
     await service.intent(exchange)
-    await service.completion(finished(private(exchange), completion_texts=(ANSWER,)))
+    await service.completion(finished(private(exchange), completion_contents=((TextPart(ANSWER),),)))
     assert sorted(one.kind for one in await read(engine, service, exchange)) == ["prompt", "response"]
 
 
@@ -297,7 +298,7 @@ async def test_a_large_text_passes_through_spool_and_postgres(start: Start, engi
     service, large = await start(sealer=sealer()), incompressible(3_000_000)
     request = ChatRequest("auto", (Message.of_text("user", large),))
     exchange = private(admitted(request=request))
-    await recorded(service, exchange, completion_texts=(large,))
+    await recorded(service, exchange, completion_contents=((TextPart(large),),))
     assert [one.state for one in await read(engine, service, exchange)] == ["readable", "readable"]
 
 
@@ -310,7 +311,7 @@ async def test_a_prompt_too_large_to_be_recorded_is_refused_and_an_answer_is_cut
     with pytest.raises(RequestTooLarge):
         await service.intent(private(admitted(request=request)))
     exchange = private(admitted())
-    await recorded(service, exchange, completion_texts=(large,))
+    await recorded(service, exchange, completion_contents=((TextPart(large),),))
     _, answer = await read(engine, service, exchange)
     assert answer.content["truncated"] is True
     assert large.startswith(answer.content["choices"][0])

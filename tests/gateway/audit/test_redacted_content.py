@@ -16,6 +16,7 @@ from gateway.audit.content_keys import parse_content_keys
 from gateway.audit.content_reader import ContentReader
 from gateway.audit.service import AuditService
 from gateway.errors import Unavailable
+from gateway.flow.parts import TextPart
 from gateway.flow.stages import Exchange, Reserved
 from gateway.flow.values import ChatRequest, CompletionRequest, GenerationParams, Message, Obligations
 from gateway.guardrails.inspector import GuardrailInspector
@@ -56,7 +57,9 @@ async def test_prompt_and_answer_are_stored_without_what_inspection_finds(
 ) -> None:
     service, exchange = await start(sealer=SEALER, redact=inspector.redacted), asked(f"El NIF es {NIF}, gracias.")
     await service.intent(exchange)
-    await service.completion(finished(exchange, completion_texts=(f"Anotado: {NIF}.", "Hola")))
+    await service.completion(
+        finished(exchange, completion_contents=((TextPart(f"Anotado: {NIF}."),), (TextPart("Hola"),)))
+    )
     kept = await texts(service, engine, exchange)
     (message,) = kept["prompt"]["messages"]
     assert NIF not in message["content"]

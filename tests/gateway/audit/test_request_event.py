@@ -17,6 +17,7 @@ from gateway.audit.notices import interrupted_record
 from gateway.audit.personal import ABOUT
 from gateway.audit.request_event import effect, request_caller, request_record
 from gateway.flow.evolve import advance
+from gateway.flow.parts import TextPart
 from gateway.flow.stages import Exchange, Read, Reserved
 from gateway.flow.values import Finding, Obligations, Outcome
 from tests.fakes.exchanges import ALLOW, ANA, admitted, context, denied, finished, forbidden, refused
@@ -49,7 +50,7 @@ def test_the_record_says_who_what_decided_and_used() -> None:
 
 
 def test_no_message_and_no_answer_is_in_the_record() -> None:
-    exchange = finished(admitted(), completion_texts=("el saldo es 12",))
+    exchange = finished(admitted(), completion_contents=((TextPart("el saldo es 12"),),))
     record = request_record(ORIGIN, UUID(int=1), NOW, "completion", exchange, request_caller(ORIGIN, exchange))
     for secret in ("saldo", "¿Cuál"):
         assert secret.encode() not in record.rec + record.side

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import GatewayError, Unavailable, UpstreamFailed
+from gateway.flow.parts import TextPart
 from gateway.flow.values import GenerationParams, Obligations, Outcome
 from tests.fakes.chunks import Heard, heard
 from tests.fakes.parts import Bench
@@ -197,8 +198,8 @@ async def test_the_text_is_kept_only_when_policy_asks_for_it() -> None:
     kept.access.obligations = Obligations(content_logging="encrypted")
     await collect(plain)
     await collect(kept)
-    assert plain.completion.completion_texts is None
-    assert kept.completion.completion_texts == ("uno dos tres",)
+    assert plain.completion.completion_contents is None
+    assert kept.completion.completion_contents == ((TextPart("uno dos tres"),),)
 
 
 async def test_tokens_are_estimated_when_neither_usage_nor_ids_came() -> None:

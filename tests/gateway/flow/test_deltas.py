@@ -62,6 +62,7 @@ def test_a_whole_answer_tells_each_part_in_its_field() -> None:
         "content": "Un momento.",
         "refusal": None,
         "reasoning_content": "Mejor busco.",
+        "reasoning": "Mejor busco.",
         "tool_calls": [
             {"id": "a", "type": "function", "function": {"name": "find", "arguments": '{"q":1}'}},
             {"id": "b", "type": "function", "function": {"name": "find", "arguments": "{}"}},
@@ -73,7 +74,7 @@ def test_a_whole_answer_tells_each_part_in_its_field() -> None:
     ("delta", "fields"),
     [
         (TextDelta(text="a"), {"content": "a"}),
-        (ReasoningDelta(text="a"), {"reasoning_content": "a"}),
+        (ReasoningDelta(text="a"), {"reasoning_content": "a", "reasoning": "a"}),
         (RefusalDelta(text="a"), {"refusal": "a"}),
         (
             ToolCallDelta(call=1, call_id="x", name="find", text=""),

@@ -187,5 +187,5 @@ def test_the_api_serves_text_alone() -> None:
     from gateway.api.chat import parse
 
     body = {"model": "mini", "messages": [{"role": "user", "content": [{"type": "file", "file": {}}]}]}
-    with pytest.raises(InvalidRequest, match="not supported"):
+    with pytest.raises(InvalidRequest, match="No model here takes"):
         parse(body)

@@ -11,6 +11,7 @@ import pytest
 
 from gateway.errors import BlockedByPolicy, GatewayError, InvalidRequest, Unavailable
 from gateway.flow.context import RequestContext
+from gateway.flow.parts import TextPart
 from gateway.flow.values import (
     Decision,
     GenerationParams,
@@ -89,7 +90,7 @@ async def test_a_whole_answer_that_blocks_is_a_400_and_is_billed(bench: Bench) -
     assert done.failure.code == "blocked_by_policy"
     assert done.usage.completion_tokens >= 4
     assert len(bench.limiter.settled) == 1
-    assert "1111" not in "".join(done.completion_texts or ())
+    assert "1111" not in str(done.completion_contents)
 
 
 async def test_every_choice_ends_when_one_blocks(bench: Bench) -> None:
@@ -126,7 +127,7 @@ async def test_what_left_is_what_is_committed_to(bench: Bench) -> None:
     shown = "".join(chunk.text for chunk in await collect(bench))
     assert shown == "Es la [CARD], y nada más que decir"
     assert bench.completion.response_digest == hashlib.sha256(shown.encode()).digest()
-    assert bench.completion.completion_texts == (shown,)
+    assert bench.completion.completion_contents == ((TextPart(shown),),)
 
 
 async def test_flagging_delays_nothing(bench: Bench) -> None:
