@@ -145,7 +145,7 @@ class Inference:
             opening = self._answer_format.opening(index)
             if opening is not None:
                 data = frame({**head, "choices": [opening]})
-        if not delta.told and not delta.logprobs and finish_reason is None:
+        if delta.is_empty and not delta.logprobs and finish_reason is None:
             return data
         body = {**head, "choices": [self._answer_format.delta(delta, finish_reason, opened[index])]}
         if stop_cause is not None:

@@ -8,6 +8,10 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from gateway.api.answers import ModelList, ModelObject
+from gateway.api.anthropic.answers import ModelInfo, ModelPage
+from gateway.api.anthropic.dialect import ANTHROPIC
+from gateway.api.anthropic.model_list import chat_models, model_info, page
+from gateway.api.http.dialects import dialect_in
 from gateway.flow.context import RequestContext
 from gateway.flow.ports import Authorizer
 from gateway.flow.refusals import unknown_model
@@ -22,15 +26,28 @@ def routes(identify: Callable[[Request], Awaitable[Principal]], authorizer: Auth
         context: RequestContext = request.scope["state"]["context"]
         return authorizer.visible_models(await identify(request), context)
 
-    @router.get("/v1/models", summary="The models you may use", responses={200: {"model": ModelList}})
+    @router.get(
+        "/v1/models",
+        summary="The models you may use; in Anthropic's form where `anthropic-version` is sent",
+        responses={200: {"model": ModelList | ModelPage}},
+    )
     async def list_models(request: Request) -> dict[str, Any]:
-        return {"object": "list", "data": [model_object(card) for card in await visible(request)]}
+        cards = await visible(request)
+        if dialect_in(request.scope) is ANTHROPIC:
+            return page(cards, request.query_params)
+        return {"object": "list", "data": [model_object(card) for card in cards]}
 
-    @router.get("/v1/models/{model_id:path}", summary="One model you may use", responses={200: {"model": ModelObject}})
+    @router.get(
+        "/v1/models/{model_id:path}",
+        summary="One model you may use",
+        responses={200: {"model": ModelObject | ModelInfo}},
+    )
     async def one_model(request: Request, model_id: str) -> dict[str, Any]:
-        for card in await visible(request):
+        anthropic = dialect_in(request.scope) is ANTHROPIC
+        cards = await visible(request)
+        for card in chat_models(cards) if anthropic else cards:
             if card.id == model_id:
-                return model_object(card)
+                return model_info(card) if anthropic else model_object(card)
         raise unknown_model()
 
     return router

@@ -59,7 +59,7 @@ class ChoiceBuffer:
         return "".join([delta.text for delta in self.deltas])
 
     def add(self, delta: Delta) -> None:
-        if delta.told:
+        if not delta.is_empty:
             self.deltas.append(delta)
         self.logprobs.extend(delta.logprobs)
 
@@ -89,7 +89,7 @@ class ChatFormat:
     def delta(self, delta: Delta, finish_reason: str | None, offsets: TextOffsets) -> dict[str, Any]:  # noqa: ARG002
         return {
             "index": delta.index,
-            "delta": both_names(delta_fields(delta)) if delta.told or finish_reason is None else {},
+            "delta": {} if delta.is_empty and finish_reason is not None else both_names(delta_fields(delta)),
             "logprobs": _chat_logprobs(delta.logprobs) if delta.logprobs else None,
             "finish_reason": finish_reason,
         }

@@ -30,6 +30,8 @@ MILLION = 1_000_000
 BYTES_PER_TOKEN = 3
 """English averages about four bytes a token, Spanish about three and a half; three errs on the safe side."""
 TOKENS_PER_TURN = 8
+LEAST_ROOM = 4
+"""A guessed prompt that leaves less than this part of the window is not believed: it may be much shorter."""
 
 
 def rough_prompt_tokens(request: ModelRequest) -> int:
@@ -65,8 +67,9 @@ def usage_cost(card: ModelCard, usage: Usage) -> int:
 def estimate(request: ModelRequest, card: ModelCard, obligations: Obligations, prepared: Prepared) -> Estimate:
     """The most this request may use on this model, per choice.
 
-    Raises `ContextLengthExceeded` when the prompt, or the prompt with an explicit `max_tokens`, does not fit. An
-    inexact count never refuses on its own: the backend has the last word.
+    Raises `ContextLengthExceeded` when the prompt, or the prompt with an explicit `max_tokens`, does not fit; with
+    `up_to_window` the answer gets what room there is. An inexact count never refuses on its own: the backend has the
+    last word.
     """
     counted = prepared.prompt_tokens
     exact = counted is not None
@@ -78,7 +81,7 @@ def estimate(request: ModelRequest, card: ModelCard, obligations: Obligations, p
     room = card.context_window - longest
     if exact and room < 1:
         raise prompt_too_long(request, card, str(longest))
-    if exact and params.max_tokens is not None and params.max_tokens > room:
+    if exact and params.max_tokens is not None and params.max_tokens > room and not params.up_to_window:
         raise ContextLengthExceeded(
             f"{overflow(card)} However, you requested {longest + params.max_tokens} tokens "
             f"({longest} in the prompt, {params.max_tokens} in the completion).",
@@ -86,6 +89,8 @@ def estimate(request: ModelRequest, card: ModelCard, obligations: Obligations, p
             hint=f"the largest `max_tokens` that fits is {room}",
         )
     wanted = params.max_tokens if params.max_tokens is not None else max(1, min(room, card.default_max_tokens or room))
+    if params.up_to_window and room >= (1 if exact else card.context_window // LEAST_ROOM):
+        wanted = min(wanted, room)
     caps = (wanted, card.max_output_tokens, obligations.max_output_tokens)
     output = min(cap for cap in caps if cap is not None)
     made = request.choices // params.n * max(params.n, params.best_of)

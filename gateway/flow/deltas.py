@@ -69,6 +69,11 @@ class Delta:
         """All that a caller reads of it: its text, and what names its part."""
         return self.text
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it adds nothing to what a reader sees."""
+        return not self.text
+
     def goes_on(self, before: Delta) -> bool:
         """Whether it continues the part that `before` belongs to."""
         return type(self) is type(before)
@@ -105,6 +110,10 @@ class ToolCallDelta(Delta):
     @property
     def told(self) -> str:
         return self.text if self.name is None else self.name + self.text
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.text and self.name is None
 
     def goes_on(self, before: Delta) -> bool:
         return isinstance(before, ToolCallDelta) and before.call == self.call

@@ -42,6 +42,8 @@ class GenerationParams:
     """
 
     max_tokens: int | None = None
+    up_to_window: bool = False
+    """`max_tokens` may be more than the model's window has room for: the answer ends with the window then."""
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None

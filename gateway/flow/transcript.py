@@ -43,7 +43,7 @@ class Transcript:
         self._latest: dict[int, HashedPart] = {}
 
     def add(self, delta: Delta) -> None:
-        if not delta.told:
+        if delta.is_empty:
             return
         if self._parts or type(delta) is not TextDelta:
             self._part_of(delta).digest.update(delta.text.encode())

@@ -29,6 +29,7 @@ def stage_overrides(tiny_model_path: Path) -> dict[str, Any]:
                 "id": "tiny",
                 "tier": "large",
                 "path": str(tiny_model_path),
+                "context_window": 256,
                 "actions": ("chat", "completions", "embeddings"),
             },
             {"id": "mini", "tier": "small", "upstream": "up", "context_window": 512},

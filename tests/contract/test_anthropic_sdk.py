@@ -71,6 +71,16 @@ def test_the_stop_sequence_that_matched_is_named(client: Anthropic) -> None:
     assert "".join(block.text for block in cut.content) == text[: text.index(stop)]
 
 
+def test_an_answer_may_ask_for_more_than_the_window_has(client: Anthropic) -> None:
+    """Agents ask for 32,000 tokens whatever the model is."""
+    free = {"temperature": 0, "stop_sequences": []}
+    with client.messages.stream(model="tiny", messages=ASK, max_tokens=32_000, extra_body=free) as stream:
+        final = stream.get_final_message()
+    assert final.stop_reason in ("model_context_window_exceeded", "end_turn")
+    used = final.usage.input_tokens + (final.usage.cache_read_input_tokens or 0) + final.usage.output_tokens
+    assert (final.stop_reason == "end_turn") or used == client.models.retrieve("tiny").max_input_tokens
+
+
 def test_the_system_prompt_comes_first(client: Anthropic, stage: Stage) -> None:
     client.messages.create(model="mini", messages=ASK, max_tokens=8, system="Sé breve.")
     client.messages.create(model="mini", messages=ASK, max_tokens=8, system=[{"type": "text", "text": "Sé breve."}])
@@ -99,6 +109,17 @@ def test_a_schema_binds_the_answer(client: Anthropic) -> None:
         output_config={"format": {"type": "json_schema", "schema": schema | {"additionalProperties": False}}},
     )
     assert json.loads(answer.content[0].text)["a"] in ("sí", "no")
+
+
+def test_models_are_listed_in_anthropics_shape(client: Anthropic) -> None:
+    found = list(client.models.list(limit=2))
+    assert [model.id for model in found] == ["tiny", "mini", "auto"]
+    assert {model.type for model in found} == {"model"}
+    assert found[1].max_input_tokens == 512
+    assert client.models.retrieve("tiny").display_name == "tiny"
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        client.models.retrieve("claude-opus-4-1")
+    assert caught.value.type == "not_found_error"
 
 
 def test_a_bad_token_is_an_authentication_error(stage: Stage) -> None:

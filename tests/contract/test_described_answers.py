@@ -24,7 +24,7 @@ from gateway.api.answers import (
     ReadinessView,
     TextCompletion,
 )
-from gateway.api.anthropic.answers import AnthropicError, MessageEvent, MessageView
+from gateway.api.anthropic.answers import AnthropicError, MessageEvent, MessageView, ModelInfo, ModelPage
 from gateway.api.openapi import HEADERS
 from tests.fakes.stage import Stage
 
@@ -177,6 +177,9 @@ def test_lists_of_models_are_as_described(stage: Stage) -> None:
     found = httpx2.get(f"{stage.url}/v1/models", headers=stage.headers()).json()
     holds(ModelList, found)
     holds(ModelObject, found["data"][0])
+    headers = {**stage.headers(), "anthropic-version": "2023-06-01"}
+    holds(ModelPage, httpx2.get(f"{stage.url}/v1/models", headers=headers).json())
+    holds(ModelInfo, httpx2.get(f"{stage.url}/v1/models/tiny", headers=headers).json())
 
 
 def test_probes_are_as_described(stage: Stage) -> None:

@@ -8,7 +8,7 @@ from pydantic import Field, RootModel
 
 from gateway.api.answers import Described, Extension
 
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal"]
+StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "refusal", "model_context_window_exceeded"]
 
 
 class TextView(Described):
@@ -111,6 +111,23 @@ class MessageStop(Described):
 
 class Ping(Described):
     type: Literal["ping"]
+
+
+class ModelInfo(Described):
+    type: Literal["model"]
+    id: str
+    display_name: str
+    created_at: str = Field(description="the epoch where it is not known")
+    lifecycle: Literal["active"]
+    max_input_tokens: int
+    max_tokens: int
+
+
+class ModelPage(Described):
+    data: list[ModelInfo]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
 
 
 class ErrorDetails(Described):

@@ -114,6 +114,7 @@ class MessagesBody(Prompted):
             require_bounded_schema(FORMAT, schema)
         params = GenerationParams(
             max_tokens=self.max_tokens,
+            up_to_window=True,  # agents ask for more than small models have; Anthropic's own end with their window too
             temperature=self.temperature,
             top_p=MOST_LIKELY if self.top_p == 0 else self.top_p,
             top_k=self.top_k or None,

@@ -50,10 +50,7 @@ class MessageEvents:
         if isinstance(chunk, ChoiceEnd):
             self._end = chunk
             chunk = chunk.last
-        if not isinstance(chunk, Delta):
-            return b""
-        names = isinstance(chunk, ToolCallDelta) and chunk.name is not None
-        if not chunk.text and not names:
+        if not isinstance(chunk, Delta) or chunk.is_empty:
             return b""
         data = b""
         if self._open is None or not chunk.goes_on(self._open):

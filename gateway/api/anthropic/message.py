@@ -84,12 +84,21 @@ def stop_fields(reserved: Reserved, end: ChoiceEnd | None, *, refused: bool) -> 
     if end is None:
         return {"stop_reason": "end_turn", "stop_sequence": None}
     reason, matched = STOP_REASONS.get(end.finish_reason, "end_turn"), None
+    if end.finish_reason == "length" and end.stop_cause is None and _fills_window(reserved):
+        reason = "model_context_window_exceeded"
     if end.finish_reason == "stop":
         if end.stop_reason in reserved.request.params.stop:
             reason, matched = "stop_sequence", end.stop_reason
         elif refused:
             reason = "refusal"
     return {"stop_reason": reason, "stop_sequence": matched}
+
+
+def _fills_window(reserved: Reserved) -> bool:
+    """Whether the answer was given less than it asked for because the window has no more room."""
+    asked, bound = reserved.request.params.max_tokens, reserved.estimate
+    fits = bound.prompt_tokens + bound.max_output_tokens < reserved.served.context_window
+    return asked is not None and asked > bound.max_output_tokens and not fits
 
 
 def usage_object(reserved: Reserved, usage: Usage) -> dict[str, Any]:

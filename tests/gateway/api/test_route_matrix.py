@@ -6,6 +6,7 @@ A route is public, open to every known caller, about a model, or behind exactly 
 from __future__ import annotations
 
 import asyncio
+import re
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,12 @@ def call(client: httpx2.Client, method: str, pattern: str, headers: dict[str, st
 
 def test_the_matrix_names_every_route_and_no_other(stage: Stage) -> None:
     assert sorted(flat_routes(create_app(stage.gateway.services).routes)) == sorted(MATRIX)
+
+
+def test_the_page_of_endpoints_names_every_public_route_and_no_other() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "reference" / "endpoints.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([A-Z]+) (/[^`]*)` \|", page, re.MULTILINE)
+    assert sorted(rows) == sorted(route for route in MATRIX if not route[1].startswith(ADMIN))
 
 
 def test_every_permission_guards_a_route() -> None:

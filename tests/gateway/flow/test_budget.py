@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
-from gateway.flow.budget import requests_only
-from gateway.flow.values import LimitRule
+import pytest
+
+from gateway.errors import ContextLengthExceeded
+from gateway.flow.budget import estimate, requests_only
+from gateway.flow.values import ChatRequest, GenerationParams, LimitRule, Message, ModelCard, Obligations, Prepared
+
+CARD = ModelCard("m", "local", context_window=1000)
+
+
+def granted(max_tokens: int, prompt_tokens: int | None, *, up_to_window: bool = True, text: str = "Hola") -> int:
+    params = GenerationParams(max_tokens=max_tokens, up_to_window=up_to_window)
+    request = ChatRequest("m", (Message.of_text("user", text),), params=params)
+    return estimate(request, CARD, Obligations(), Prepared(prompt_tokens)).max_output_tokens
+
+
+def test_an_answer_up_to_the_window_gets_what_room_there_is() -> None:
+    assert granted(32_000, 400) == 600
+    assert granted(50, 400) == 50
+    with pytest.raises(ContextLengthExceeded):
+        granted(32_000, 400, up_to_window=False)
+    with pytest.raises(ContextLengthExceeded):
+        granted(32_000, 1000)
+
+
+def test_a_guessed_prompt_takes_room_only_while_plenty_is_left() -> None:
+    short, long = "x" * 300, "x" * 2800
+    assert granted(32_000, None, text=short) == 1000 - 100 - 8
+    assert granted(32_000, None, text=long) == 32_000
 
 
 def test_limits_keep_only_their_count_of_requests() -> None:
