@@ -14,7 +14,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gateway.api import chat, completions, docs_page, embeddings, health, models
-from gateway.api.anthropic import messages
+from gateway.api.anthropic import count_tokens, messages
 from gateway.api.anthropic.dialect import dialect_of
 from gateway.api.http.body import BodyReader
 from gateway.api.http.cors import CrossOrigin
@@ -59,9 +59,8 @@ def create_app(services: Services) -> Gateway:
     )
     install_handlers(app)
     reader = BodyReader(max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
-    inference: dict[str, ASGIApp] = {
-        route.PATH: route.endpoint(services.pipeline, reader) for route in (chat, completions, embeddings, messages)
-    }
+    running = (chat, completions, embeddings, messages, count_tokens)
+    inference: dict[str, ASGIApp] = {route.PATH: route.endpoint(services.pipeline, reader) for route in running}
     front = EdgeMiddleware(
         app.routed,
         clock=services.clock,

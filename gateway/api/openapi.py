@@ -12,8 +12,9 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from gateway.api.answers import ChatCompletion, ChatCompletionChunk, EmbeddingList, TextCompletion
-from gateway.api.anthropic.answers import AnthropicError, MessageEvent, MessageView
+from gateway.api.anthropic.answers import AnthropicError, MessageEvent, MessageView, TokensView
 from gateway.api.anthropic.body import MessagesBody
+from gateway.api.anthropic.count_tokens import CountBody
 from gateway.api.chat import ChatBody
 from gateway.api.completions import CompletionBody
 from gateway.api.embeddings import EmbeddingBody
@@ -23,9 +24,10 @@ ROUTES: dict[str, tuple[type[BaseModel], type[BaseModel], type[BaseModel] | None
     "/v1/completions": (CompletionBody, TextCompletion, TextCompletion, "A text completion, streamed or whole"),
     "/v1/embeddings": (EmbeddingBody, EmbeddingList, None, "One vector for each input"),
     "/v1/messages": (MessagesBody, MessageView, MessageEvent, "A chat answer in Anthropic's form, streamed or whole"),
+    "/v1/messages/count_tokens": (CountBody, TokensView, None, "The tokens of a message, without an answer"),
 }
 """Body, answer, and one event of its stream."""
-ERRORS: dict[str, type[BaseModel]] = {"/v1/messages": AnthropicError}
+ERRORS: dict[str, type[BaseModel]] = {"/v1/messages": AnthropicError, "/v1/messages/count_tokens": AnthropicError}
 """Of the routes whose errors are not in OpenAI's form."""
 REFUSALS = {
     "400": "`invalid_request_error`: the body or a parameter; `context_length_exceeded`, `blocked_by_policy`",

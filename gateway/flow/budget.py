@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gateway.errors import ContextLengthExceeded
+from gateway.errors import ContextLengthExceeded, InvalidRequest
 from gateway.flow.parts import digest_form
 from gateway.flow.values import (
     ChatRequest,
@@ -69,11 +69,20 @@ def estimate(request: ModelRequest, card: ModelCard, obligations: Obligations, p
 
     Raises `ContextLengthExceeded` when the prompt, or the prompt with an explicit `max_tokens`, does not fit; with
     `up_to_window` the answer gets what room there is. An inexact count never refuses on its own: the backend has the
-    last word.
+    last word. What is only counted uses nothing. Raises `InvalidRequest` where it cannot be.
     """
     counted = prepared.prompt_tokens
     exact = counted is not None
     prompt_tokens = rough_prompt_tokens(request) if counted is None else counted
+    if not request.runs:
+        if not exact:
+            raise InvalidRequest(
+                "The tokens of this model's prompts cannot be counted here: only its upstream knows them.",
+                code="unsupported_action",
+                param="model",
+                hint="ask for a model that runs on this gateway; `usage` of an answer has the upstream's own count",
+            )
+        return Estimate(0, 0)
     if isinstance(request, EmbeddingRequest):
         return Estimate(prompt_tokens, 0, cost_micro(card, prompt_tokens, 0), exact=exact)
     params = request.params

@@ -164,7 +164,14 @@ class Vectors:
     vectors: tuple[tuple[float, ...], ...]
 
 
-Chunk: TypeAlias = Delta | ChoiceEnd | UsageReport | PromptLogprobs | Vectors
+@dataclass(frozen=True, slots=True)
+class TokenCount:
+    """Of a prompt that is only counted."""
+
+    tokens: int
+
+
+Chunk: TypeAlias = Delta | ChoiceEnd | UsageReport | PromptLogprobs | Vectors | TokenCount
 """A piece of an answer."""
 
 

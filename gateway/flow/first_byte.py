@@ -6,7 +6,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from gateway.errors import DeadlineExceeded, GatewayError, Unavailable, UpstreamFailed
-from gateway.flow.values import ChoiceEnd, Chunk, EmbeddingRequest, ModelCard, TextDelta, Usage, UsageReport, Vectors
+from gateway.flow.values import (
+    ChoiceEnd,
+    Chunk,
+    EmbeddingRequest,
+    ModelCard,
+    Prepared,
+    TextDelta,
+    TokenCount,
+    Usage,
+    UsageReport,
+    Vectors,
+)
 
 T = TypeVar("T")
 
@@ -36,6 +47,12 @@ async def backend_call(call: Awaitable[T]) -> T:
         raise
     except (Unavailable, UpstreamFailed) as error:
         raise FirstByteFailed(error) from None
+
+
+async def counting(prepared: Prepared) -> AsyncIterator[Chunk]:
+    yield UsageReport(Usage())
+    yield TokenCount(prepared.prompt_tokens or 0)
+    yield ChoiceEnd(TextDelta(), "stop")
 
 
 async def embedding(

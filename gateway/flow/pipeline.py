@@ -24,7 +24,7 @@ from gateway.flow.budget import (
 from gateway.flow.charge import charged, limits_of
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.evolve import evolve
-from gateway.flow.first_byte import FirstByteFailed, at_once, backend_call, embedding
+from gateway.flow.first_byte import FirstByteFailed, at_once, backend_call, counting, embedding
 from gateway.flow.inspection import guard_of, inspected, inspected_again, stricter
 from gateway.flow.metering import used_so_far
 from gateway.flow.ports import (
@@ -193,9 +193,9 @@ class Pipeline:
         """Over permitted real models only, so that `auto` never becomes a way round."""
         request, started = stage.request, timer.now()
         asked = self._card(request.model)
-        if not asked.virtual and request.action not in asked.actions:
+        if not asked.virtual and request.needs not in asked.actions:
             raise InvalidRequest(
-                f"This model does not serve {request.action}.",
+                f"This model does not serve {request.needs}.",
                 code="unsupported_action",
                 param="model",
                 hint="GET /v1/models lists what each model serves",
@@ -205,12 +205,13 @@ class Pipeline:
         return stage.routed(plan)
 
     def _permitted(self, stage: Read) -> tuple[ModelCard, ...]:
-        action, principal, context = stage.request.action, stage.principal, stage.context
+        action, needs = stage.request.action, stage.request.needs
+        principal, context = stage.principal, stage.context
         return tuple(
             card
             for card in self._catalog.all()
             if not card.virtual
-            and action in card.actions
+            and needs in card.actions
             and self._authorizer.decide(principal, action, card, context).allowed
         )
 
@@ -244,6 +245,8 @@ class Pipeline:
             priority=obligations.priority,
             deadline_s=reserved.context.deadline_s,
         )
+        if not request.runs:
+            return counting(prepared)
         if isinstance(request, EmbeddingRequest):
             return embedding(partial(backend.embed, prepared=prepared, scheduling=scheduling), request, card)
         return backend.generate(

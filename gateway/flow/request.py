@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from gateway.flow.parts import Content, TextPart, texts_of
 from gateway.flow.tools import AUTO, ToolChoice, ToolSpec
 
-Action = Literal["chat", "completions", "embeddings"]
+Action = Literal["chat", "completions", "embeddings", "tokenize"]
+"""What a caller does with a model. `tokenize` is implied by each of the others."""
 Prompt: TypeAlias = str | tuple[int, ...]
 """Text, or token ids that only the model's tokenizer can read."""
 Role = Literal["system", "user", "assistant", "tool", "developer"]
@@ -80,6 +81,11 @@ class GenerationParams:
 class _Asked:
     """What every request for a model has. `model` is the caller's string; only `RoutePlan` names what runs."""
 
+    runs: ClassVar[bool] = True
+    """False: the prompt is only counted, and no model runs."""
+    needs: ClassVar[Action]
+    """What a model must serve for it."""
+
     model: str
     _: KW_ONLY
     user_label: str | None = None
@@ -101,6 +107,7 @@ class _Generating(_Asked):
 @dataclass(frozen=True, slots=True)
 class ChatRequest(_Generating):
     action: ClassVar[Action] = "chat"
+    needs: ClassVar[Action] = "chat"
     prompt_param: ClassVar[str] = "messages"
     """The field of the body that the model reads, for errors."""
 
@@ -123,8 +130,17 @@ class ChatRequest(_Generating):
 
 
 @dataclass(frozen=True, slots=True)
+class ChatCount(ChatRequest):
+    """How many tokens the prompt of a chat has."""
+
+    action: ClassVar[Action] = "tokenize"
+    runs: ClassVar[bool] = False
+
+
+@dataclass(frozen=True, slots=True)
 class CompletionRequest(_Generating):
     action: ClassVar[Action] = "completions"
+    needs: ClassVar[Action] = "completions"
     prompt_param: ClassVar[str] = "prompt"
 
     prompts: tuple[Prompt, ...] = ()
@@ -144,6 +160,7 @@ class EmbeddingRequest(_Asked):
     """One vector for each input. It generates nothing, so what steers an answer is fixed."""
 
     action: ClassVar[Action] = "embeddings"
+    needs: ClassVar[Action] = "embeddings"
     prompt_param: ClassVar[str] = "input"
     params: ClassVar[GenerationParams] = GenerationParams()
     stream: ClassVar[bool] = False

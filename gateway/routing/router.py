@@ -48,7 +48,7 @@ class ComplexityRouter:
     def plan(self, request: ModelRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
         if not asked.virtual:
             return RoutePlan(asked.id, (asked,), "the model was asked for by name", router_version=ROUTER_VERSION)
-        usable = [card for card in permitted if not card.virtual and card.tier and request.action in card.actions]
+        usable = [card for card in permitted if not card.virtual and card.tier and request.needs in card.actions]
         if not usable:
             raise NotFound(
                 f"No model that you may use can serve `{asked.id}`.",

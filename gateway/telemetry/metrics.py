@@ -94,7 +94,7 @@ class GatewayMetrics(Collector):
             self._refusals[exchange.failure.code] += 1
         for found in exchange.findings:
             self._findings[found.category, found.action, found.direction] += found.count
-        if served is None:
+        if served is None or request is None or not request.runs:
             return
         numbers = self._models.get(model)
         if numbers is None:

@@ -111,6 +111,38 @@ def test_a_schema_binds_the_answer(client: Anthropic) -> None:
     assert json.loads(answer.content[0].text)["a"] in ("sí", "no")
 
 
+def test_counted_tokens_are_those_of_the_answer(stage: Stage, client: Anthropic) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "messages": ASK, "system": "Sé breve y amable."}
+    counted = client.messages.count_tokens(**asked)
+    usage = client.messages.create(**asked, max_tokens=1).usage
+    assert counted.input_tokens == usage.input_tokens + (usage.cache_read_input_tokens or 0)
+    assert client.messages.count_tokens(model="tiny", messages=ASK).input_tokens < counted.input_tokens
+
+
+def test_counting_is_recorded_and_uses_no_tokens(stage: Stage, client: Anthropic) -> None:
+    raw = client.messages.with_raw_response.count_tokens(model="tiny", messages=ASK)
+    _, completion = stage.records(raw.headers["x-request-id"])
+    assert (completion["action"], completion["outcome"], completion["model_served"]) == ("tokenize", "ok", "tiny")
+    assert (completion["tokens_in"], completion["tokens_out"], completion["cost_micro"]) == (0, 0, 0)
+
+
+def test_counting_needs_the_right_to_use_the_model_and_counts_as_a_request(stage: Stage) -> None:
+    with sdk(stage, "auditor") as client, pytest.raises(anthropic.PermissionDeniedError):
+        client.messages.count_tokens(model="tiny", messages=ASK)
+    with sdk(stage, "capped", sub="u-count-capped") as client:
+        client.messages.count_tokens(model="tiny", messages=ASK)
+        client.messages.count_tokens(model="tiny", messages=ASK)
+        with pytest.raises(anthropic.RateLimitError):
+            client.messages.count_tokens(model="tiny", messages=ASK)
+
+
+def test_the_tokens_of_an_upstream_are_not_guessed(stage: Stage, client: Anthropic) -> None:
+    with pytest.raises(anthropic.BadRequestError) as caught:
+        client.messages.count_tokens(model="mini", messages=ASK)
+    assert caught.value.error_code == "unsupported_action"
+    assert stage.upstream.seen == []
+
+
 def test_models_are_listed_in_anthropics_shape(client: Anthropic) -> None:
     found = list(client.models.list(limit=2))
     assert [model.id for model in found] == ["tiny", "mini", "auto"]

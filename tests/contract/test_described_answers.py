@@ -24,7 +24,7 @@ from gateway.api.answers import (
     ReadinessView,
     TextCompletion,
 )
-from gateway.api.anthropic.answers import AnthropicError, MessageEvent, MessageView, ModelInfo, ModelPage
+from gateway.api.anthropic.answers import AnthropicError, MessageEvent, MessageView, ModelInfo, ModelPage, TokensView
 from gateway.api.openapi import HEADERS
 from tests.fakes.stage import Stage
 
@@ -108,7 +108,7 @@ def test_only_the_probes_need_no_credential(document: dict[str, Any]) -> None:
 
 
 def test_bodies_of_inference_refuse_what_they_do_not_name(document: dict[str, Any]) -> None:
-    for name in ("ChatBody", "CompletionBody", "EmbeddingBody", "MessagesBody"):
+    for name in ("ChatBody", "CompletionBody", "EmbeddingBody", "MessagesBody", "CountBody"):
         assert document["components"]["schemas"][name]["additionalProperties"] is False
 
 
@@ -125,6 +125,7 @@ def holds(model: type[BaseModel], value: Any) -> None:
         ("/v1/completions", {**TEXT, "logprobs": 2, "prompt_logprobs": 1}, TextCompletion),
         ("/v1/embeddings", {"model": "tiny", "input": "Hola"}, EmbeddingList),
         ("/v1/messages", MESSAGES, MessageView),
+        ("/v1/messages/count_tokens", {name: MESSAGES[name] for name in ("model", "messages")}, TokensView),
         ("/v1/embeddings", {"model": "tiny", "input": ["a", "b"], "encoding_format": "base64"}, EmbeddingList),
     ],
 )

@@ -11,6 +11,7 @@ from gateway.flow.values import (
     PromptLogprobs,
     Signals,
     TextDelta,
+    TokenCount,
     TokenLogprob,
     Usage,
     UsageReport,
@@ -53,6 +54,8 @@ def heard(chunk: Chunk) -> Heard:
             return Heard(usage=usage)
         case PromptLogprobs(entries=entries):
             return Heard(prompt_logprobs=entries)
+        case TokenCount():
+            return Heard()
         case Vectors(vectors=vectors):
             return Heard(vectors=vectors)
         case ChoiceEnd(last=last):

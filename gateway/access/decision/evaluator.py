@@ -20,6 +20,7 @@ from gateway.access.document.model import ObligationSpec
 from gateway.access.document.vocabulary import (
     CACHED_TOKENS_ORDER,
     GUARDRAIL_ORDER,
+    IMPLIED,
     LOCALITY_LABEL,
     LOGGING_ORDER,
     NAMED_TYPES_ONLY,
@@ -61,6 +62,8 @@ def evaluate(
     snapshot: Snapshot, principal: Principal, action: str, model: ModelCard | None, context: RequestContext
 ) -> Decision:
     """Never raises for a "no". Conditions see the time at which the request was received."""
+    if (others := IMPLIED.get(action)) is not None:
+        return _implied(snapshot, principal, others, model, context)
     guard = _builtin_refusal(snapshot, principal, action, model, context)
     if guard is not None:
         return _refuse(snapshot, model, guard[0], guard[1], ())
@@ -93,6 +96,21 @@ def evaluate(
         fixed_reason=True,
         named_words=snapshot.named_words,
     )
+
+
+def _implied(
+    snapshot: Snapshot, principal: Principal, others: Sequence[str], model: ModelCard | None, context: RequestContext
+) -> Decision:
+    """The first of the other actions that is allowed, or the refusal of the first."""
+    refused: Decision | None = None
+    for other in others:
+        decision = evaluate(snapshot, principal, other, model, context)
+        if decision.allowed:
+            return decision
+        refused = refused or decision
+    if refused is None:
+        raise ValueError("an action that nothing implies")
+    return refused
 
 
 DIMENSIONS = ("subjects", "actions", "models", "types", "departments", "tenants")

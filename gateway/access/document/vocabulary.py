@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal, get_args
 
 InferenceAction = Literal["chat", "completions", "embeddings"]
@@ -41,6 +42,8 @@ SIGNED_IN_ONLY = "policy.approve"
 """The action of a second person: of somebody who signed in, never of a machine, whatever a rule says."""
 NAMED_TYPES_ONLY = ("policy.write",)
 """Actions that a machine holds only by a rule whose `subjects.types` names `service`."""
+IMPLIED: Mapping[str, tuple[str, ...]] = {"tokenize": INFERENCE_ACTIONS}
+"""Actions that nobody grants: who may do one of the others with a model may do this with it, under the same duties."""
 
 AUTO_GRANT_LABEL = "auto_grant"
 """A model added after a version was written falls under that version's wildcards only with this label set to `true`."""

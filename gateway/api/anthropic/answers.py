@@ -113,6 +113,10 @@ class Ping(Described):
     type: Literal["ping"]
 
 
+class TokensView(Described):
+    input_tokens: int
+
+
 class ModelInfo(Described):
     type: Literal["model"]
     id: str
