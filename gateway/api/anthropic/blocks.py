@@ -11,12 +11,12 @@ from typing import Annotated, Any, Literal, TypeAlias
 from pydantic import ConfigDict, Field
 
 from gateway.api.bounds import FewFields, JsonObject, Text
+from gateway.api.chat_messages import CallId
 from gateway.api.structured import Strict
+from gateway.api.tool_params import FunctionName
 
 MAX_BLOCKS = 1024
 """Blocks of one turn: an agent may send the results of many calls at once."""
-CallId = Annotated[str, Field(min_length=1, max_length=256)]
-FunctionName = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9_.-]+$")]
 
 
 class Block(Strict):

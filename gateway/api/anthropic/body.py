@@ -17,6 +17,7 @@ from gateway.api.http.errors import refusal_of
 from gateway.api.prompts import MAX_TOKEN_ID
 from gateway.api.schemas import MOST_LIKELY, Name, Output, Stop, Whole
 from gateway.api.structured import Strict, require_bounded_schema
+from gateway.errors import InvalidRequest
 from gateway.flow.values import Action, ChatRequest, GenerationParams
 
 UNSERVED = frozenset({"container", "inference_geo", "mcp_servers", "user_profile_id"})
@@ -60,6 +61,8 @@ class Prompted(Strict):
     cache_control: JsonObject | None = None
     context_management: JsonObject | None = None
     diagnostics: JsonObject | None = None
+    thread: JsonObject | None = None
+    """Asks the server to hold the conversation; the SDKs go on without where the code of the refusal says so."""
     speed: Literal["standard", "fast"] | None = None
 
     @model_validator(mode="before")
@@ -87,7 +90,14 @@ class Prompted(Strict):
         return tuple(name for name, is_given in given.items() if is_given)
 
     def prompt(self) -> dict[str, Any]:
-        """The fields of a chat that the model reads."""
+        """The fields of a chat that the model reads. Raises `InvalidRequest`."""
+        if self.thread is not None:
+            raise InvalidRequest(
+                "`thread` is not supported: conversations are not kept here.",
+                code="thread_unsupported_request",
+                param="thread",
+                hint="send the whole conversation with each request",
+            )
         tools = tools_of(self.tools or ())
         return {
             "messages": messages_of(self.system, self.messages),

@@ -37,8 +37,9 @@ def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn])
         text = "\n".join([stripped for block in blocks if (stripped := without_billing(block))])
         if text:
             messages.append(Message.of_text("system", text))
+    calls = set[str]()
     for turn in turns:
-        for message in _messages(turn):
+        for message in _messages(turn, calls):
             if messages and messages[-1].role == message.role and message.role != "tool":
                 messages[-1] = Message(message.role, _joined([*messages[-1].content, *message.content]))
             else:
@@ -64,7 +65,8 @@ def has_cache_control(system: str | Sequence[TextBlock] | None, turns: Iterable[
     return any(getattr(block, "cache_control", None) is not None for block in blocks)
 
 
-def _messages(turn: Turn) -> list[Message]:
+def _messages(turn: Turn, calls: set[str]) -> list[Message]:
+    """`calls`: the ids of those made so far."""
     if isinstance(turn.content, str):
         return [Message.of_text(turn.role, turn.content)]
     results, parts = list[Message](), list[Part]()
@@ -73,8 +75,16 @@ def _messages(turn: Turn) -> list[Message]:
             case TextBlock(text=text):
                 parts.append(TextPart(text))
             case ToolResultBlock() if turn.role == "user":
+                if block.tool_use_id not in calls:
+                    raise InvalidRequest(
+                        "A `tool_result` answers a call that no earlier turn has made.",
+                        code="invalid_value",
+                        param="messages.content.tool_use_id",
+                        hint="send the assistant's turn with its `tool_use` before it",
+                    )
                 results.append(Message("tool", (ToolResultPart(block.tool_use_id, _result(block)),)))
             case ToolUseBlock() if turn.role == "assistant":
+                calls.add(block.id)
                 arguments = json.dumps(block.input, ensure_ascii=False)
                 parts.append(ToolCallPart(block.id, block.name, arguments))
             case ThinkingBlock(thinking=text) if turn.role == "assistant":

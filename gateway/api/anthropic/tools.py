@@ -7,9 +7,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from gateway.api.anthropic.blocks import FunctionName
-from gateway.api.bounds import FewFields, JsonObject, Text
+from gateway.api.bounds import FewFields, JsonObject
 from gateway.api.structured import Strict, require_bounded_schema
+from gateway.api.tool_params import MAX_DESCRIPTION, FunctionName
 from gateway.errors import InvalidRequest
 from gateway.flow.tools import AUTO, ToolChoice, ToolSpec
 
@@ -19,7 +19,7 @@ MAX_TOOLS = 512
 class CustomTool(Strict):
     type: Literal["custom"] | None = None
     name: FunctionName
-    description: Text | None = None
+    description: Annotated[str, Field(max_length=MAX_DESCRIPTION)] | None = None
     input_schema: JsonObject
     strict: bool | None = None
     # What follows says how Anthropic's own service handles the tool, and nothing to the model.

@@ -46,6 +46,21 @@ def test_another_action_is_not_granted() -> None:
     assert not decide(policy(BASE), who("reader"), action="embeddings").allowed
 
 
+def test_who_may_use_a_model_in_one_way_may_count_its_tokens_under_the_same_duties() -> None:
+    rule = "subjects: {roles: [reader]}, actions: [embeddings], models: {ids: [acme/small]}"
+    snapshot = policy(f"""
+roles: {{reader: {{}}}}
+rules:
+  - {{id: grant, effect: allow, {rule}, obligations: {{redaction: block}}}}
+  - {{id: stop, effect: deny, reason: no chats, subjects: {{any: true}}, actions: [chat], models: {{any: true}}}}
+""")
+    decision = decide(snapshot, who("reader"), SMALL, action="tokenize")
+    assert (decision.allowed, decision.rule_id, decision.obligations.redaction) == (True, "grant", "block")
+    other = decide(snapshot, who("reader"), LARGE, action="tokenize")
+    assert (other.allowed, other.rule_id, other.reason) == (False, "stop", "no chats")
+    assert not decide(snapshot, who("nobody"), SMALL, action="tokenize").allowed
+
+
 def test_a_deny_wins_over_a_grant_and_gives_its_public_reason() -> None:
     decision = decide(policy(BASE + DENY), who("reader"), LARGE)
     assert (decision.allowed, decision.rule_id, decision.reason) == (False, "stop", "not on that one")

@@ -129,8 +129,15 @@ def test_a_block_that_no_model_reads_is_refused_by_name(kind: str) -> None:
 
 def test_an_image_in_a_result_is_refused_too() -> None:
     image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    call = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}
     result = {"type": "tool_result", "tool_use_id": "a", "content": [image]}
-    assert refused(messages=[{"role": "user", "content": [result]}]).code == "unsupported_parameter"
+    error = refused(messages=[USER, call, {"role": "user", "content": [result]}])
+    assert error.code == "unsupported_parameter"
+
+
+def test_a_result_of_a_call_that_nobody_has_made_is_refused() -> None:
+    result = {"type": "tool_result", "tool_use_id": "a", "content": "21"}
+    assert refused(messages=[{"role": "user", "content": [result]}]).param == "messages.content.tool_use_id"
 
 
 def test_a_url_is_never_fetched() -> None:
@@ -210,6 +217,10 @@ def test_hints_are_accepted_and_told() -> None:
 def test_a_parameter_that_is_not_served_is_refused_by_name(name: str) -> None:
     error = refused(**{name: ["x"]})
     assert (error.code, error.param) == ("unsupported_parameter", name)
+
+
+def test_a_conversation_that_the_server_is_to_hold_is_refused_with_the_code_that_sdks_go_on_at() -> None:
+    assert refused(thread={"type": "create"}).code == "thread_unsupported_request"
 
 
 def test_a_schema_for_the_answer_is_a_grammar() -> None:

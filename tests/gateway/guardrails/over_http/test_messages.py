@@ -66,7 +66,9 @@ def test_a_whole_answer_that_is_blocked_is_an_error(stage: Stage) -> None:
 CALL = {"type": "tool_use", "id": "toolu_1", "name": "pay", "input": {"card": IN_PROMPT}}
 RESULT = {"type": "tool_result", "tool_use_id": "toolu_1", "content": IN_PROMPT}
 USER = {"role": "user", "content": "Hola"}
+TOOL = {"name": "pay", "description": IN_PROMPT, "input_schema": {"type": "object"}}
 PLACES: dict[str, dict[str, Any]] = {
+    "tool": {"tools": [TOOL]},
     "text": {"messages": [{"role": "user", "content": IN_PROMPT}]},
     "block": {"messages": [{"role": "user", "content": [{"type": "text", "text": IN_PROMPT}]}]},
     "system": {"system": IN_PROMPT},
