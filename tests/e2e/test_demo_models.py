@@ -10,6 +10,7 @@ from typing import Any
 import httpx2
 import openai
 import pytest
+from anthropic import Anthropic
 from openai import OpenAI
 from prometheus_client import generate_latest
 
@@ -66,6 +67,24 @@ def stage(
 
 def sdk(stage: Stage, *roles: str, sub: str = "u-1042") -> OpenAI:
     return OpenAI(base_url=f"{stage.url}/v1", api_key=stage.token(*roles, sub=sub), max_retries=0, timeout=120)
+
+
+def test_anthropics_sdk_gets_the_same_words(stage: Stage) -> None:
+    asked: dict[str, Any] = {
+        "model": LARGE_ID,
+        "messages": [{"role": "user", "content": "Reply with the single word: hello"}],
+        "extra_body": {"temperature": 0},
+    }
+    with Anthropic(base_url=stage.url, api_key=stage.token(), max_retries=0, timeout=120) as client:
+        whole = client.messages.create(max_tokens=8, **asked)
+        with client.messages.stream(max_tokens=32_000, **asked) as stream:
+            text = "".join(stream.text_stream)
+        counted = client.messages.count_tokens(model=LARGE_ID, messages=asked["messages"]).input_tokens
+    assert "hello" in text.lower()
+    assert whole.content[0].type == "text"
+    assert text == whole.content[0].text
+    assert whole.stop_reason == "end_turn"
+    assert counted == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
 
 
 def test_the_large_model_answers_in_words(stage: Stage) -> None:

@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.api import chat, completions, embeddings
+from gateway.api.anthropic import body, count_tokens
+from gateway.api.anthropic.body import MessagesBody
 from gateway.api.chat import ChatBody
 from gateway.api.http.body import parse_json
 from gateway.errors import GatewayError
@@ -21,7 +23,8 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
     max_leaves=12,
 )
-NAMES = st.sampled_from([*ChatBody.model_fields, "prompt", "input", "tools", "content", "role", "type", "text"])
+FIELDS = sorted({*ChatBody.model_fields, *MessagesBody.model_fields})
+NAMES = st.sampled_from([*FIELDS, "prompt", "input", "tools", "content", "role", "type", "text"])
 BODIES = st.dictionaries(NAMES, VALUES, max_size=8)
 SECRET = "palabra-secreta"
 
@@ -52,18 +55,19 @@ def test_what_python_writes_as_json_is_read_back_or_refused_for_its_numbers(valu
 
 @given(BODIES)
 @settings(max_examples=300)
-def test_any_object_is_a_request_or_a_400(body: dict[str, Any]) -> None:
-    for parse in (chat.parse, completions.parse, embeddings.parse):
-        found = outcome(parse, body)
+def test_any_object_is_a_request_or_a_400(sent: dict[str, Any]) -> None:
+    for parse in (chat.parse, completions.parse, embeddings.parse, body.parse, count_tokens.parse):
+        found = outcome(parse, sent)
         assert isinstance(found, ChatRequest) or found.status == 400
 
 
 @given(
-    st.sampled_from(sorted(ChatBody.model_fields)),
+    st.sampled_from(FIELDS),
     st.sampled_from([SECRET, [SECRET], {SECRET: SECRET}, {"type": SECRET}]),
 )
 def test_a_refusal_never_repeats_a_value(name: str, value: Any) -> None:
-    body = {"model": "mini", "messages": [{"role": "user", "content": "x"}], name: value}
-    found = outcome(chat.parse, body)
-    if isinstance(found, GatewayError):
-        assert SECRET not in f"{found.message} {found.hint} {found.param}"
+    sent = {"model": "mini", "messages": [{"role": "user", "content": "x"}], name: value}
+    for parse in (chat.parse, body.parse):
+        found = outcome(parse, sent)
+        if isinstance(found, GatewayError):
+            assert SECRET not in f"{found.message} {found.hint} {found.param}"

@@ -22,6 +22,7 @@ from gateway.api.anthropic.blocks import (
 )
 from gateway.errors import InvalidRequest
 from gateway.flow.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
+from gateway.flow.request import Role
 from gateway.flow.values import Message
 
 _BILLING = re.compile(r"\Ax-anthropic-billing-header:[^\n]*\n?")
@@ -31,20 +32,19 @@ found in the prefix cache, and not said to the model."""
 
 def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn]) -> tuple[Message, ...]:
     """Raises `InvalidRequest` for a block that no model here reads, or that stands in a turn of the wrong role."""
-    messages = list[Message]()
+    said, calls = list[tuple[Role, list[Part]]](), set[str]()
     if system is not None:
         blocks = [system] if isinstance(system, str) else [block.text for block in system]
-        text = "\n".join([stripped for block in blocks if (stripped := without_billing(block))])
-        if text:
-            messages.append(Message.of_text("system", text))
-    calls = set[str]()
+        texts = [stripped for block in blocks if (stripped := without_billing(block))]
+        if texts:
+            said.append(("system", [TextPart(text) for text in texts]))
     for turn in turns:
-        for message in _messages(turn, calls):
-            if messages and messages[-1].role == message.role and message.role != "tool":
-                messages[-1] = Message(message.role, _joined([*messages[-1].content, *message.content]))
+        for role, parts in _said(turn, calls):
+            if said and said[-1][0] == role != "tool":
+                said[-1][1].extend(parts)
             else:
-                messages.append(message)
-    if messages and messages[-1].role == "assistant":
+                said.append((role, parts))
+    if said and said[-1][0] == "assistant":
         raise InvalidRequest(
             "The last turn is the assistant's, and no model here continues it.",
             code="unsupported_parameter",
@@ -52,7 +52,7 @@ def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn])
             hint="end with a turn of the user; say in `system` how the answer is to begin, or give a schema in "
             "`output_config.format`",
         )
-    return tuple(messages)
+    return tuple([Message(role, _joined(parts)) for role, parts in said])
 
 
 def without_billing(text: str) -> str:
@@ -65,11 +65,11 @@ def has_cache_control(system: str | Sequence[TextBlock] | None, turns: Iterable[
     return any(getattr(block, "cache_control", None) is not None for block in blocks)
 
 
-def _messages(turn: Turn, calls: set[str]) -> list[Message]:
-    """`calls`: the ids of those made so far."""
+def _said(turn: Turn, calls: set[str]) -> list[tuple[Role, list[Part]]]:
+    """The messages of a turn. `calls`: the ids of those made so far."""
     if isinstance(turn.content, str):
-        return [Message.of_text(turn.role, turn.content)]
-    results, parts = list[Message](), list[Part]()
+        return [(turn.role, [TextPart(turn.content)])]
+    results, parts = list[tuple[Role, list[Part]]](), list[Part]()
     for block in turn.content:
         match block:
             case TextBlock(text=text):
@@ -82,7 +82,7 @@ def _messages(turn: Turn, calls: set[str]) -> list[Message]:
                         param="messages.content.tool_use_id",
                         hint="send the assistant's turn with its `tool_use` before it",
                     )
-                results.append(Message("tool", (ToolResultPart(block.tool_use_id, _result(block)),)))
+                results.append(("tool", [ToolResultPart(block.tool_use_id, _result(block))]))
             case ToolUseBlock() if turn.role == "assistant":
                 calls.add(block.id)
                 arguments = json.dumps(block.input, ensure_ascii=False)
@@ -100,9 +100,7 @@ def _messages(turn: Turn, calls: set[str]) -> list[Message]:
                     code="invalid_value",
                     param="messages.content.type",
                 )
-    if not parts and (results or turn.role == "system"):
-        return results
-    return [*results, Message(turn.role, _joined(parts))]
+    return results if results and not parts else [*results, (turn.role, parts)]
 
 
 def _result(block: ToolResultBlock) -> str:
@@ -121,12 +119,17 @@ def _result(block: ToolResultBlock) -> str:
 
 def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
     """Texts that follow each other are one; at least one part."""
-    joined = list[Part]()
+    joined, texts = list[Part](), list[str]()
     for part in parts:
-        if joined and isinstance(part, TextPart) and isinstance(before := joined[-1], TextPart):
-            joined[-1] = TextPart(f"{before.text}\n{part.text}")
-        else:
-            joined.append(part)
+        if isinstance(part, TextPart):
+            texts.append(part.text)
+            continue
+        if texts:
+            joined.append(TextPart("\n".join(texts)))
+            texts = []
+        joined.append(part)
+    if texts:
+        joined.append(TextPart("\n".join(texts)))
     return tuple(joined) or (TextPart(""),)
 
 

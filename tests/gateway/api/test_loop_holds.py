@@ -20,6 +20,7 @@ from urllib.parse import quote, urlsplit
 import pytest
 from pydantic import BaseModel
 
+from gateway.api.anthropic.body import MessagesBody
 from gateway.api.chat import ChatBody
 from gateway.api.completions import CompletionBody
 from gateway.api.embeddings import EmbeddingBody
@@ -105,6 +106,7 @@ INFERENCE: dict[str, tuple[type[BaseModel], dict[str, Any], Collection[str]]] = 
     "/v1/chat/completions": (ChatBody, CHAT, ()),
     "/v1/completions": (CompletionBody, COMPLETION, Sampling.model_fields.keys()),  # those were a chat's already
     "/v1/embeddings": (EmbeddingBody, EMBEDDING, ()),
+    "/v1/messages": (MessagesBody, CHAT, ()),
 }
 
 

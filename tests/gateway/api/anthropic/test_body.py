@@ -11,6 +11,7 @@ from gateway.errors import InvalidRequest
 from gateway.flow.parts import ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from gateway.flow.tools import ToolChoice
 from gateway.flow.values import ChatRequest, Message
+from tests.fakes.agent_body import agent_body
 
 USER: dict[str, Any] = {"role": "user", "content": "Hola"}
 TOOL: dict[str, Any] = {
@@ -241,40 +242,8 @@ def test_a_key_that_the_caller_invented_is_never_told_back() -> None:
 
 
 def test_the_body_of_an_agent_is_understood() -> None:
-    """As Claude Code sends it."""
-    ephemeral = {"cache_control": {"type": "ephemeral"}}
-    schema = {"$schema": "http://json-schema.org/draft-07/schema#", "type": "object", "properties": {"p": {}}}
-    tools = [{"name": f"Tool{number}", "description": "d" * 900, "input_schema": schema} for number in range(120)]
-    call = {"type": "tool_use", "id": "toolu_01", "name": "Tool1", "input": {"p": "ls"}, "caller": {"type": "direct"}}
-    request = body(
-        messages=[
-            {"role": "user", "content": [{"type": "text", "text": "<system-reminder>…</system-reminder>"}]},
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "EqQB"}, call]},
-            {
-                "role": "user",
-                "content": [
-                    {
-                        "type": "tool_result",
-                        "tool_use_id": "toolu_01",
-                        "content": "a.py",
-                        "is_error": False,
-                        **ephemeral,
-                    }
-                ],
-            },
-        ],
-        system=[
-            {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=1;"},
-            {"type": "text", "text": "You are Claude Code.", **ephemeral},
-        ],
-        tools=[*tools, {**TOOL, "eager_input_streaming": True, "defer_loading": True, **ephemeral}],
-        metadata={"user_id": '{"device_id":"d","account_uuid":"","session_id":"s"}'},
-        max_tokens=32000,
-        thinking={"type": "adaptive", "display": "summarized"},
-        context_management={"edits": []},
-        output_config={"effort": "high"},
-        stream=True,
-    )
+    request = parse(agent_body("m"))
     assert (len(request.tools), request.params.max_tokens, request.stream) == (121, 32000, True)
     assert [message.role for message in request.messages] == ["system", "user", "assistant", "tool"]
     assert request.messages[2].content == (ToolCallPart("toolu_01", "Tool1", '{"p": "ls"}'),)
+    assert request.messages[0].texts[0].startswith("You are")
