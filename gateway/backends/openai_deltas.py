@@ -26,25 +26,38 @@ class ChoiceCalls:
     """Which calls a choice has made so far, by the number that the server gives them."""
 
     numbers: dict[int, int] = field(default_factory=dict)
+    ids: dict[str, int] = field(default_factory=dict)
+    """The server's number of each id."""
     named: set[int] = field(default_factory=set)
 
-    def number(self, given: Any, call_id: str | None) -> int:
-        """Ours for a piece: by the server's number; without one, a new call where it has an id, else the latest."""
+    def number(self, given: Any, call_id: str | None, name: str | None) -> int:
+        """Ours for a piece: by the server's number; without one by the id, or a new call where it has an id that is
+        not known or a name, else the latest."""
         if given is None:
-            key = len(self.numbers) if call_id is not None or not self.numbers else max(self.numbers)
+            latest = max(self.numbers, default=-1)
+            begins = call_id is not None or name is not None or latest < 0
+            key = self.ids.get(call_id or "", latest + 1 if begins else latest)
         elif type(given) is int and 0 <= given < MAX_CALLS:
             key = given
         else:
             raise ValueError("not the number of a call")
-        if len(self.numbers) >= MAX_CALLS:
+        if key not in self.numbers and len(self.numbers) >= MAX_CALLS:
             raise ValueError("too many calls")
+        if call_id is not None:
+            self.ids.setdefault(call_id, key)
         return self.numbers.setdefault(key, len(self.numbers))
 
 
 def deltas_of(
-    fields: Mapping[str, Any], index: int, calls: ChoiceCalls, logprobs: tuple[TokenLogprob, ...] = ()
+    fields: Mapping[str, Any],
+    index: int,
+    calls: ChoiceCalls,
+    logprobs: tuple[TokenLogprob, ...] = (),
+    *,
+    whole: bool = False,
 ) -> list[Delta]:
-    """In the order in which a model writes them. Raises one of `MISSHAPEN` for what is no message."""
+    """In the order in which a model writes them; of a whole message each entry is a call. Raises one of `MISSHAPEN`
+    for what is no message."""
     found = list[Delta]()
     reasoning = text_of(fields.get("reasoning_content")) or text_of(fields.get("reasoning"))
     if reasoning:
@@ -53,10 +66,10 @@ def deltas_of(
         found.append(TextDelta(index, text or "", logprobs=logprobs))
     if refusal := text_of(fields.get("refusal")):
         found.append(RefusalDelta(index, refusal))
-    for call in fields.get("tool_calls") or ():
-        found.append(_call(call, index, calls))
+    for position, call in enumerate(fields.get("tool_calls") or ()):
+        found.append(_call(call, index, calls, position if whole else call.get("index")))
     if legacy := fields.get("function_call"):
-        found.append(_call({"index": 0, "function": legacy}, index, calls))
+        found.append(_call({"function": legacy}, index, calls, 0))
     return found
 
 
@@ -75,10 +88,10 @@ def _part(part: Any) -> str:
     raise TypeError("not a part with a text")
 
 
-def _call(call: Mapping[str, Any], index: int, calls: ChoiceCalls) -> ToolCallDelta:
+def _call(call: Mapping[str, Any], index: int, calls: ChoiceCalls, given: Any) -> ToolCallDelta:
     function = call.get("function") or {}
     call_id, name = _short(call.get("id")), _short(function.get("name"))
-    number = calls.number(call.get("index"), call_id)
+    number = calls.number(given, call_id, name)
     arguments = _arguments(function.get("arguments"))
     if number in calls.named:
         return ToolCallDelta(index, arguments, call=number)

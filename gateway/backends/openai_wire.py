@@ -176,7 +176,7 @@ def whole_chunks(raw: bytes, action: str, *, choices: int) -> list[Chunk]:
 def _whole_choice(choice: Mapping[str, Any], action: str, choices: int) -> list[Delta | ChoiceEnd]:
     fields = choice.get("message") or {} if action == "chat" else {"content": choice.get("text")}
     index, calls = _index(choice, choices), ChoiceCalls()
-    deltas = deltas_of(fields, index, calls, _logprobs(choice.get("logprobs"))) or [TextDelta(index)]
+    deltas = deltas_of(fields, index, calls, _logprobs(choice.get("logprobs")), whole=True) or [TextDelta(index)]
     reason = joined_reason(_reason(choice.get("finish_reason")) or "stop", calls)
     return [*deltas[:-1], ChoiceEnd(deltas[-1], reason, stop_reason=_stop_reason(choice))]
 

@@ -135,6 +135,49 @@ def test_no_prompt_of_the_own_engine_holds_anything(stage: Stage, meter: HoldMet
     assert Sender(stage, meter, "analyst").hold(route, raw).longest_ms < BOUND_MS
 
 
+def _tool(number: int, **schema: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": f"f{number}", "description": WORDS, "parameters": schema}}
+
+
+def _call(number: int, arguments: str = "{}") -> dict[str, Any]:
+    return {"id": f"c{number}", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+def tool_bodies() -> dict[str, dict[str, Any]]:
+    """The dearest that a chat may hold of tools and of what was done with them, each as large as is accepted."""
+    user: dict[str, Any] = {"role": "user", "content": "x"}
+    per_tool = LARGEST // 256
+    wide = {f"k{number}": {"type": "string"} for number in range(120)}
+    turns = [user]
+    for number in range(1023):
+        turns += [{"role": "assistant", "tool_calls": [_call(number, json.dumps({"x": WORDS * 200}))]}]
+        turns += [{"role": "tool", "tool_call_id": f"c{number}", "content": WORDS * 200}]
+    crowd: list[dict[str, Any]] = [{"role": "assistant", "tool_calls": [_call(number) for number in range(128)]}]
+    crowd += [{"role": "tool", "tool_call_id": f"c{number % 128}", "content": "4111 1111 "} for number in range(2046)]
+    return {
+        "256 tools of many fields": {"tools": [_tool(number, properties=wide) for number in range(256)]},
+        "256 tools with long words": {"tools": [_tool(number, const="a" * (per_tool - 200)) for number in range(256)]},
+        "a long enumeration": {"tools": [_tool(0, enum=["1234 5678"] * 9_900)]},
+        "a long description": {"tools": [{"type": "function", "function": {"name": "f", "description": "a" * 65_536}}]},
+        "calls and results in turn": {"messages": turns},
+        "results of a crowd of calls": {"messages": [user, *crowd]},
+        "arguments in one text": {
+            "messages": [user, {"role": "assistant", "tool_calls": [_call(0, '{"x":' * 590_000)]}]
+        },
+        "a long thought": {"messages": [user, {"role": "assistant", "content": "x", "reasoning": WORDS * 500_000}]},
+    }
+
+
+@pytest.mark.parametrize("body", tool_bodies())
+def test_no_tools_calls_or_results_hold_anything(stage: Stage, meter: HoldMeter, body: str) -> None:
+    asked, sender = {**CHAT, **tool_bodies()[body]}, Sender(stage, meter, "analyst")
+    raw = json.dumps(asked).encode()
+    assert sender.send("/v1/chat/completions", raw) == 200
+    for model in ("mini", "tiny"):
+        raw = json.dumps({**asked, "model": model}).encode()
+        assert sender.hold("/v1/chat/completions", raw).longest_ms < BOUND_MS
+
+
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("asked", [{"echo": True, "logprobs": 15}, {"prompt_logprobs": 15}], ids=["echo", "prompt"])
 def test_the_most_log_probabilities_of_a_prompt_hold_nothing(

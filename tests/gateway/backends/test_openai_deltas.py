@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.backends.openai_deltas import ChoiceCalls, deltas_of, joined_reason
+from gateway.backends.openai_deltas import MAX_CALLS, ChoiceCalls, deltas_of, joined_reason
 from gateway.flow.deltas import content_of
 from gateway.flow.parts import TextPart, ToolCallPart
 from gateway.flow.values import Delta, ToolCallDelta
@@ -28,6 +28,27 @@ def test_calls_without_numbers_are_told_apart_by_their_ids() -> None:
         call(id="b", function={"name": "f", "arguments": "{}"}),
     )
     assert content_of(found) == (ToolCallPart("a", "f", '{"x":1}'), ToolCallPart("b", "f", "{}"))
+
+
+def test_calls_without_numbers_and_ids_are_told_apart_by_their_names() -> None:
+    found = read(
+        call(function={"name": "f", "arguments": '{"x"'}),
+        call(function={"arguments": ":1}"}),
+        call(function={"name": "f", "arguments": "{}"}),
+    )
+    assert [part.arguments for part in content_of(found) if isinstance(part, ToolCallPart)] == ['{"x":1}', "{}"]
+
+
+def test_an_id_that_comes_again_without_a_number_is_the_same_call() -> None:
+    piece = {"id": "a", "function": {"name": "f", "arguments": "1"}}
+    assert content_of(read(call(**piece), call(**piece))) == (ToolCallPart("a", "f", "11"),)
+
+
+@pytest.mark.parametrize("named", [{}, {"id": "a"}, {"index": 0}])
+def test_each_entry_of_a_whole_message_is_a_call(named: dict[str, Any]) -> None:
+    message = {"tool_calls": [{**named, "function": {"name": "f", "arguments": "1"}} for _ in range(2)]}
+    found = content_of(deltas_of(message, 0, ChoiceCalls(), whole=True))
+    assert [part.arguments for part in found if isinstance(part, ToolCallPart)] == ["1", "1"]
 
 
 def test_a_call_without_an_id_gets_one_of_its_own() -> None:
@@ -114,3 +135,16 @@ def test_a_choice_that_has_called_something_ends_in_calls(said: str, called: boo
     if called:
         deltas_of(call(id="a", function={"name": "f"}), 0, calls)
     assert joined_reason(said, calls) == told
+
+
+def test_the_last_call_that_fits_may_grow() -> None:
+    pieces = [call(index=number, id=f"c{number}", function={"name": "f"}) for number in range(MAX_CALLS)]
+    found = read(*pieces, call(index=0, function={"arguments": "{}"}))
+    assert content_of(found)[0] == ToolCallPart("c0", "f", "{}")
+    with pytest.raises(ValueError, match="too many"):
+        read(*pieces, call(id="x"))
+
+
+def test_a_call_without_a_number_is_none_of_those_with_one() -> None:
+    found = read(call(index=1, id="a", function={"name": "f"}), call(id="b", function={"name": "g"}))
+    assert content_of(found) == (ToolCallPart("a", "f", ""), ToolCallPart("b", "g", ""))
