@@ -19,6 +19,9 @@ MAX_BLOCKS = 1024
 """Blocks of one turn: an agent may send the results of many calls at once."""
 
 
+Label = Annotated[str, Field(max_length=4096)]
+
+
 class Block(Strict):
     cache_control: JsonObject | None = None
 
@@ -58,8 +61,6 @@ class OtherBlock(FewFields):
 
     type: Literal[
         "image",
-        "document",
-        "search_result",
         "server_tool_use",
         "web_search_tool_result",
         "web_fetch_tool_result",
@@ -77,7 +78,28 @@ class OtherBlock(FewFields):
     source: Any = None
 
 
-ResultBlock = Annotated[TextBlock | OtherBlock, Field(discriminator="type")]
+class DocumentBlock(Block):
+    """Plain text is read as text; any other source is refused."""
+
+    type: Literal["document"]
+    source: Any
+    title: Label | None = None
+    context: Text | None = None
+    citations: JsonObject | None = None
+
+
+class SearchResultBlock(Block):
+    type: Literal["search_result"]
+    source: Label
+    title: Label
+    content: Annotated[list[TextBlock], Field(max_length=MAX_BLOCKS, fail_fast=True)]
+    citations: JsonObject | None = None
+
+
+ResultBlock = Annotated[
+    TextBlock | DocumentBlock | SearchResultBlock | OtherBlock,
+    Field(discriminator="type"),
+]
 
 
 class ToolResultBlock(Block):
@@ -88,7 +110,9 @@ class ToolResultBlock(Block):
     toolset_name: None = None
 
 
-AnyBlock: TypeAlias = TextBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock | OtherBlock
+ReadBlock: TypeAlias = TextBlock | DocumentBlock | SearchResultBlock | OtherBlock
+"""What a model is to read in a turn of the user or in the result of a tool."""
+AnyBlock: TypeAlias = ReadBlock | ThinkingBlock | RedactedThinkingBlock | ToolUseBlock | ToolResultBlock
 Blocks = Annotated[
     list[Annotated[AnyBlock, Field(discriminator="type")]],
     Field(min_length=1, max_length=MAX_BLOCKS, fail_fast=True),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, ValidationError, model_validator
 
 from gateway.api.anthropic.blocks import TextBlock, Turn
-from gateway.api.anthropic.conversation import has_cache_control, messages_of, without_billing
+from gateway.api.anthropic.conversation import block_hints, messages_of, without_billing
 from gateway.api.anthropic.tools import ToolChoiceBody, Tools, choice_of, tools_of
 from gateway.api.bounds import JsonObject, Text
 from gateway.api.http.errors import refusal_of
@@ -76,10 +76,12 @@ class Prompted(Strict):
     def hints(self) -> tuple[str, ...]:
         """The names of what was asked for and that no model here follows."""
         first = self.system if isinstance(self.system, str) else next((one.text for one in self.system or ()), "")
+        of_blocks = block_hints(self.system, self.messages)
         given = {
             "cache_control": self.cache_control is not None
-            or has_cache_control(self.system, self.messages)
+            or "cache_control" in of_blocks
             or any(getattr(tool, "cache_control", None) is not None for tool in self.tools or ()),
+            "citations": "citations" in of_blocks,
             "context_management": self.context_management is not None,
             "diagnostics": self.diagnostics is not None,
             "output_config.effort": self.output_config is not None and self.output_config.effort is not None,

@@ -12,14 +12,17 @@ from collections.abc import Iterable, Sequence
 
 from gateway.api.anthropic.blocks import (
     AnyBlock,
+    DocumentBlock,
     OtherBlock,
     RedactedThinkingBlock,
+    SearchResultBlock,
     TextBlock,
     ThinkingBlock,
     ToolResultBlock,
     ToolUseBlock,
     Turn,
 )
+from gateway.api.anthropic.documents import read_text
 from gateway.errors import InvalidRequest
 from gateway.flow.parts import Part, ReasoningPart, TextPart, ToolCallPart, ToolResultPart
 from gateway.flow.request import Role
@@ -38,8 +41,8 @@ def messages_of(system: str | Sequence[TextBlock] | None, turns: Sequence[Turn])
         texts = [stripped for block in blocks if (stripped := without_billing(block))]
         if texts:
             said.append(("system", [TextPart(text) for text in texts]))
-    for turn in turns:
-        for role, parts in _said(turn, calls):
+    for index, turn in enumerate(turns):
+        for role, parts in _said(turn, calls, f"messages.{index}.content"):
             if said and said[-1][0] == role != "tool":
                 said[-1][1].extend(parts)
             else:
@@ -59,61 +62,63 @@ def without_billing(text: str) -> str:
     return _BILLING.sub("", text)
 
 
-def has_cache_control(system: str | Sequence[TextBlock] | None, turns: Iterable[Turn]) -> bool:
+def block_hints(system: str | Sequence[TextBlock] | None, turns: Iterable[Turn]) -> frozenset[str]:
+    """The names of what blocks ask for and nobody follows."""
     blocks = [] if system is None or isinstance(system, str) else list[AnyBlock](system)
     blocks += [block for turn in turns if not isinstance(turn.content, str) for block in turn.content]
-    return any(getattr(block, "cache_control", None) is not None for block in blocks)
+    found = {"cache_control"} if any(getattr(block, "cache_control", None) is not None for block in blocks) else set()
+    cited = (block.citations for block in blocks if isinstance(block, DocumentBlock | SearchResultBlock))
+    return frozenset(found | ({"citations"} if any(one and one.get("enabled") for one in cited) else set()))
 
 
-def _said(turn: Turn, calls: set[str]) -> list[tuple[Role, list[Part]]]:
+def _said(turn: Turn, calls: set[str], param: str) -> list[tuple[Role, list[Part]]]:
     """The messages of a turn. `calls`: the ids of those made so far."""
     if isinstance(turn.content, str):
         return [(turn.role, [TextPart(turn.content)])]
     results, parts = list[tuple[Role, list[Part]]](), list[Part]()
-    for block in turn.content:
+    for index, block in enumerate(turn.content):
+        where = f"{param}.{index}"
         match block:
             case TextBlock(text=text):
                 parts.append(TextPart(text))
             case ToolResultBlock() if turn.role == "user":
-                if block.tool_use_id not in calls:
-                    raise InvalidRequest(
-                        "A `tool_result` answers a call that no earlier turn has made.",
-                        code="invalid_value",
-                        param="messages.content.tool_use_id",
-                        hint="send the assistant's turn with its `tool_use` before it",
-                    )
-                results.append(("tool", [ToolResultPart(block.tool_use_id, _result(block))]))
+                _require_made(block, calls, where)
+                results.append(("tool", [ToolResultPart(block.tool_use_id, _result(block, where))]))
             case ToolUseBlock() if turn.role == "assistant":
                 calls.add(block.id)
-                arguments = json.dumps(block.input, ensure_ascii=False)
-                parts.append(ToolCallPart(block.id, block.name, arguments))
+                parts.append(ToolCallPart(block.id, block.name, json.dumps(block.input, ensure_ascii=False)))
             case ThinkingBlock(thinking=text) if turn.role == "assistant":
                 if text:
                     parts.append(ReasoningPart(text))
             case RedactedThinkingBlock() if turn.role == "assistant":
                 pass
-            case OtherBlock():
-                raise _unsupported(block)
+            case DocumentBlock() | SearchResultBlock() | OtherBlock() if turn.role == "user":
+                parts.append(TextPart(read_text(block, where)))
             case _:
                 raise InvalidRequest(
                     f"A block of type `{block.type}` cannot stand in a turn of the role `{turn.role}`.",
                     code="invalid_value",
-                    param="messages.content.type",
+                    param=f"{where}.type",
                 )
     return results if results and not parts else [*results, (turn.role, parts)]
 
 
-def _result(block: ToolResultBlock) -> str:
+def _require_made(block: ToolResultBlock, calls: set[str], param: str) -> None:
+    if block.tool_use_id not in calls:
+        raise InvalidRequest(
+            "A `tool_result` answers a call that no earlier turn has made.",
+            code="invalid_value",
+            param=f"{param}.tool_use_id",
+            hint="send the assistant's turn with its `tool_use` before it",
+        )
+
+
+def _result(block: ToolResultBlock, param: str) -> str:
     """The text of a result. Models are told of a failure in words: no chat template has a mark for it."""
     if block.content is None or isinstance(block.content, str):
         text = block.content or ""
     else:
-        texts = list[str]()
-        for part in block.content:
-            if isinstance(part, OtherBlock):
-                raise _unsupported(part)
-            texts.append(part.text)
-        text = "\n".join(texts)
+        text = "\n".join([read_text(part, f"{param}.content.{index}") for index, part in enumerate(block.content)])
     return f"Error: {text}" if block.is_error and "error" not in text[:32].lower() else text
 
 
@@ -131,21 +136,3 @@ def _joined(parts: Iterable[Part]) -> tuple[Part, ...]:
     if texts:
         joined.append(TextPart("\n".join(texts)))
     return tuple(joined) or (TextPart(""),)
-
-
-def _unsupported(block: OtherBlock) -> InvalidRequest:
-    """A URL is named as such: nothing is ever fetched for a caller (T22)."""
-    source = block.source
-    if isinstance(source, dict) and source.get("type") == "url":
-        return InvalidRequest(
-            f"Content of type `{block.type}` is not supported, and the gateway fetches no URLs.",
-            code="url_not_allowed",
-            param="messages.content",
-            hint="send text",
-        )
-    return InvalidRequest(
-        f"Content of type `{block.type}` is not supported by the models of this gateway.",
-        code="unsupported_parameter",
-        param="messages.content",
-        hint="send text; of a document, its text in a block of type `text`",
-    )

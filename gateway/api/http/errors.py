@@ -91,7 +91,10 @@ async def _gateway_error(request: Request, error: Exception) -> Response:
     return error_response(error, request.scope)
 
 
-_ABSENT = "OpenAI-compatible paths begin with `/v1` (a client's base URL ends with it) and have no trailing slash"
+_ABSENT = (
+    "OpenAI-compatible paths begin with `/v1` (a client's base URL ends with it; that of Anthropic's clients does not) "
+    "and have no trailing slash"
+)
 _KNOWN = {
     "/v1/assistants": "agents are served by `/v1/responses` with `tools`",
     "/v1/audio": "no model here hears or speaks; send text",

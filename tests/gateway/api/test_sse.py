@@ -42,6 +42,18 @@ async def test_a_failure_ends_without_done() -> None:
     assert wire.messages[-1]["more_body"] is False
 
 
+async def test_an_api_may_have_a_ping_of_its_own() -> None:
+    wire = Wire()
+    async with EventStream(wire, [], heartbeat_s=0.02, ping=b"event: ping\n\n") as events:
+        await events.write(frame({"a": 1}))
+        async with asyncio.timeout(20):
+            while b"event: ping\n\n" not in wire.body:  # noqa: ASYNC110 - the wire tells nobody
+                await asyncio.sleep(0.005)
+        await events.end(b"event: stop\n\n")
+    assert wire.body.endswith(b"event: stop\n\n")
+    assert b"[DONE]" not in wire.body
+
+
 async def test_a_quiet_stream_is_kept_alive_by_comments() -> None:
     wire = Wire()
     async with EventStream(wire, [], heartbeat_s=0.02) as events:

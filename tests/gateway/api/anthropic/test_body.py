@@ -121,11 +121,28 @@ def test_thinking_that_only_its_maker_can_read_is_left_out() -> None:
     assert turns(USER, {"role": "assistant", "content": blocks}, USER)[1] == Message.of_text("assistant", "Sí")
 
 
-@pytest.mark.parametrize("kind", ["image", "document", "search_result", "server_tool_use", "container_upload"])
+@pytest.mark.parametrize("kind", ["image", "server_tool_use", "container_upload", "mcp_tool_use"])
 def test_a_block_that_no_model_reads_is_refused_by_name(kind: str) -> None:
     error = refused(messages=[{"role": "user", "content": [{"type": kind, "anything": [1]}]}])
-    assert (error.code, error.param) == ("unsupported_parameter", "messages.content")
+    assert (error.code, error.param) == ("unsupported_parameter", "messages.0.content.0")
     assert f"`{kind}`" in error.message
+
+
+def test_documents_of_plain_text_and_results_of_a_search_are_text() -> None:
+    source = {"type": "text", "media_type": "text/plain", "data": "La esclusa se abre."}
+    document = {"type": "document", "source": source, "title": "Manual", "citations": {"enabled": True}}
+    text = {"type": "text", "text": "Tiene dos puertas."}
+    found = {"type": "search_result", "source": "wiki/esclusa", "title": "Esclusa", "content": [text]}
+    request = body(messages=[{"role": "user", "content": [document, found]}])
+    assert request.messages[0].texts == ("Manual\nLa esclusa se abre.\nEsclusa\nwiki/esclusa\nTiene dos puertas.",)
+    assert request.ignored_hints == ("citations",)
+
+
+def test_a_document_of_another_kind_is_refused_by_name() -> None:
+    pdf = {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}
+    error = refused(messages=[{"role": "user", "content": [{"type": "document", "source": pdf}]}])
+    assert (error.code, error.param) == ("unsupported_parameter", "messages.0.content.0")
+    assert "`document`" in error.message
 
 
 def test_an_image_in_a_result_is_refused_too() -> None:
@@ -138,7 +155,7 @@ def test_an_image_in_a_result_is_refused_too() -> None:
 
 def test_a_result_of_a_call_that_nobody_has_made_is_refused() -> None:
     result = {"type": "tool_result", "tool_use_id": "a", "content": "21"}
-    assert refused(messages=[{"role": "user", "content": [result]}]).param == "messages.content.tool_use_id"
+    assert refused(messages=[{"role": "user", "content": [result]}]).param == "messages.0.content.0.tool_use_id"
 
 
 def test_a_url_is_never_fetched() -> None:
@@ -155,7 +172,7 @@ def test_a_url_is_never_fetched() -> None:
     ],
 )
 def test_a_block_in_a_turn_of_the_wrong_role_is_refused(role: str, block: dict[str, Any]) -> None:
-    assert refused(messages=[{"role": role, "content": [block]}]).param == "messages.content.type"
+    assert refused(messages=[{"role": role, "content": [block]}]).param == "messages.0.content.0.type"
 
 
 def test_an_answer_that_is_to_be_continued_is_refused() -> None:
