@@ -10,7 +10,7 @@ import pytest
 from gateway.api import chat
 from gateway.backends.openai_wire import request_body, stream_chunks, vectors, whole_chunks
 from gateway.errors import UpstreamFailed
-from gateway.flow.values import ChatRequest, ModelCard
+from gateway.flow.values import ChatRequest, ChoiceEnd, ModelCard
 from tests.fakes.chunks import Heard, heard
 
 GOOD = {"index": 0, "message": {"content": "Hola"}, "finish_reason": "stop"}
@@ -135,3 +135,12 @@ def test_a_constraint_of_vllm_is_strict() -> None:
     assert isinstance(request, ChatRequest)
     sent = orjson.loads(request_body(request, ModelCard("mini", backend="up"), 9))
     assert sent["response_format"]["json_schema"] == {"name": "answer", "strict": True, "schema": {"a": 1}}
+
+
+@pytest.mark.parametrize(
+    ("said", "expected"), [("FIN", "FIN"), (7, 7), (None, None), ("x" * 300, None), (["FIN"], None)]
+)
+def test_the_stop_string_that_an_upstream_names_is_kept_as_far_as_it_can_be_one(said: Any, expected: Any) -> None:
+    whole = whole_chunks(orjson.dumps(choice(stop_reason=said)), "chat", choices=1)
+    event = stream_chunks(orjson.dumps(delta(finish_reason="stop", stop_reason=said)), "chat", choices=1)
+    assert [chunk.stop_reason for chunk in (*whole, *event) if isinstance(chunk, ChoiceEnd)] == [expected, expected]
