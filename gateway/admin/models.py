@@ -22,6 +22,7 @@ class ModelView(BaseModel):
     virtual: bool = Field(description="a name that only the router turns into a real model")
     labels: dict[str, str]
     actions: list[str]
+    tools: bool = Field(description="whether it calls tools")
     context_window: int
     max_output_tokens: int | None
     price_in_micro: int = Field(description="micro-units of `currency` per million prompt tokens")
@@ -74,6 +75,7 @@ def _view(service: AccessService, card: ModelCard) -> ModelView:
         virtual=card.virtual,
         labels=dict(card.labels),
         actions=list(card.actions),
+        tools=card.tools,
         context_window=card.context_window,
         max_output_tokens=card.max_output_tokens,
         price_in_micro=card.price_in_micro,

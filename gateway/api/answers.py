@@ -197,6 +197,7 @@ class ModelExtension(Described):
     virtual: bool = Field(description="a name that the router turns into a real model")
     context_window: int
     actions: list[str]
+    tools: bool = Field(description="whether it calls tools")
 
 
 class ModelObject(Described):

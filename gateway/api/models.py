@@ -64,5 +64,6 @@ def model_object(card: ModelCard) -> dict[str, Any]:
             "virtual": card.virtual,
             "context_window": card.context_window,
             "actions": list(card.actions),
+            "tools": card.tools,
         },
     }

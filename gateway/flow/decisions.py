@@ -117,6 +117,8 @@ class ModelCard:
     created: int = 0
     upstream_model: str | None = None
     actions: tuple[str, ...] = ("chat", "completions")
+    tools: bool = True
+    """Whether it calls tools."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from dataclasses import dataclass, replace
 from functools import partial
 
-from gateway.errors import GatewayError, InvalidRequest, Unavailable
+from gateway.errors import GatewayError, Unavailable
 from gateway.flow.answer import Answer, Completion, StopConditions
 from gateway.flow.boundary import BOUNDARY, Finalizers, close
 from gateway.flow.budget import (
@@ -38,7 +38,7 @@ from gateway.flow.ports import (
     Observer,
     Router,
 )
-from gateway.flow.refusals import costs_work, require_clean, require_permitted, unknown_model
+from gateway.flow.refusals import costs_work, require_clean, require_permitted, require_served, unknown_model
 from gateway.flow.stage_timer import StageTimer
 from gateway.flow.stages import (
     Authenticated,
@@ -193,13 +193,7 @@ class Pipeline:
         """Over permitted real models only, so that `auto` never becomes a way round."""
         request, started = stage.request, timer.now()
         asked = self._card(request.model)
-        if not asked.virtual and request.needs not in asked.actions:
-            raise InvalidRequest(
-                f"This model does not serve {request.needs}.",
-                code="unsupported_action",
-                param="model",
-                hint="GET /v1/models lists what each model serves",
-            )
+        require_served(request, asked)
         plan = self._router.plan(request, asked, self._permitted(stage) if asked.virtual else (asked,))
         timer.route_us = timer.since(started)
         return stage.routed(plan)

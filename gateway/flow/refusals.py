@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.errors import BlockedByPolicy, GatewayError, InvalidRequest, NotFound, NotPermitted, Unavailable
-from gateway.flow.values import Decision, Inspection, ModelRequest
+from gateway.flow.values import ChatRequest, Decision, Inspection, ModelCard, ModelRequest
 
 
 def require_permitted(decision: Decision) -> None:
@@ -18,6 +18,34 @@ def require_permitted(decision: Decision) -> None:
             hint=decision.hint or "GET /v1/models lists what you may use",
             detail=None if decision.rule_id is None else f"rule {decision.rule_id}",
         )
+
+
+def require_served(request: ModelRequest, card: ModelCard) -> None:
+    """Raises `InvalidRequest` for what this model does for nobody. The router chooses among those that can."""
+    if card.virtual:
+        return
+    if request.needs not in card.actions:
+        raise InvalidRequest(
+            f"This model does not serve {request.needs}.",
+            code="unsupported_action",
+            param="model",
+            hint="GET /v1/models lists what each model serves",
+        )
+    if not may_serve_tools(request, card):
+        raise no_tools("This model calls no tools.")
+
+
+def may_serve_tools(request: ModelRequest, card: ModelCard) -> bool:
+    return card.tools or not (isinstance(request, ChatRequest) and request.offers_tools)
+
+
+def no_tools(message: str) -> InvalidRequest:
+    return InvalidRequest(
+        message,
+        code="unsupported_parameter",
+        param="tools",
+        hint="use a model that calls tools (GET /v1/models), or ask for the arguments with `response_format`",
+    )
 
 
 def require_clean(inspection: Inspection | None) -> None:

@@ -123,6 +123,11 @@ class ChatRequest(_Generating):
         return self.params.n
 
     @property
+    def offers_tools(self) -> bool:
+        """Whether the model may call something."""
+        return bool(self.tools) and self.tool_choice.mode != "none"
+
+    @property
     def texts(self) -> tuple[str, ...]:
         """All that a model reads as text: the messages in order, then the tools."""
         texts = [text for message in self.messages for text in message.texts]

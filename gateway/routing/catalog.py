@@ -44,6 +44,7 @@ def catalog_from(settings: Settings) -> ModelCatalog:
         # What every target can take: a client that fills it is safe wherever it lands.
         context_window=min(windows),
         actions=tuple(dict.fromkeys(action for card in real if card.tier for action in card.actions)),
+        tools=any(card.tools for card in real if card.tier),
     )
     return ModelCatalog([*real, virtual])
 
@@ -83,4 +84,5 @@ def _card(model: ModelSettings, settings: Settings) -> ModelCard:
         currency=model.currency,
         upstream_model=model.upstream_model,
         actions=model.actions,
+        tools=model.tools,
     )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import exp
 
 from gateway.errors import NotFound
+from gateway.flow.refusals import may_serve_tools, no_tools
 from gateway.flow.values import CompletionRequest, EmbeddingRequest, ModelCard, ModelRequest, RoutePlan
 from gateway.routing.features import Features, features_of
 from gateway.settings import RoutingSettings
@@ -56,16 +57,19 @@ class ComplexityRouter:
                 param="model",
                 hint="GET /v1/models lists the models you may use",
             )
+        able = [card for card in usable if may_serve_tools(request, card)]
+        if not able:
+            raise no_tools(f"No model that you may use as `{asked.id}` calls tools.")
         features = features_of(request)
         score = difficulty(features)
         wanted = "large" if score >= self._threshold else "small"
-        fitting = [card for card in usable if _fits(request, card)] or [max(usable, key=lambda c: c.context_window)]
+        fitting = [card for card in able if _fits(request, card)] or [max(able, key=lambda c: c.context_window)]
         candidates = sorted(fitting, key=lambda card: card.tier != wanted)
         chosen = candidates[0]
         return RoutePlan(
             requested=asked.id,
             candidates=tuple(candidates),
-            reason=self._reason(features, score, wanted, chosen, usable, fitting),
+            reason=self._reason(features, score, wanted, chosen, usable, able, fitting),
             route="large" if chosen.tier == "large" else "small",
             score=round(score, 4),
             router_version=ROUTER_VERSION,
@@ -79,6 +83,7 @@ class ComplexityRouter:
         wanted: str,
         chosen: ModelCard,
         usable: Sequence[ModelCard],
+        able: Sequence[ModelCard],
         fitting: Sequence[ModelCard],
     ) -> str:
         sign = ">=" if wanted == "large" else "<"
@@ -87,7 +92,9 @@ class ComplexityRouter:
             return f"{wanted}: {scored}{_why(features) if wanted == 'large' else ''}"
         if all(card.tier != wanted for card in usable):
             return f"{chosen.tier}: no {wanted} model is permitted for you; {scored}"
-        if len(fitting) < len(usable):
+        if all(card.tier != wanted for card in able):
+            return f"{chosen.tier}: the {wanted} model calls no tools; {scored}"
+        if len(fitting) < len(able):
             return f"{chosen.tier}: the prompt does not fit the {wanted} model; {scored}"
         return f"{chosen.tier}: {scored}"
 

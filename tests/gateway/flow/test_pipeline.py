@@ -21,6 +21,7 @@ from gateway.errors import (
     Unavailable,
 )
 from gateway.flow.stages import Authorized, Concluded, Estimated, Received, Reserved, plan_of, served_of
+from gateway.flow.tools import ToolSpec
 from gateway.flow.values import (
     ChatRequest,
     Chunk,
@@ -270,6 +271,17 @@ async def test_an_obligation_to_redact_without_an_inspector_refuses() -> None:
 async def test_an_action_that_the_model_does_not_serve_is_refused() -> None:
     bench = Bench()
     assert (await refused(bench, InvalidRequest, EmbeddingRequest("mini", ("a",)))).code == "unsupported_action"
+
+
+async def test_tools_for_a_model_that_calls_none_are_refused_before_they_cost_anything() -> None:
+    bench = Bench()
+    bench.catalog.cards = (replace(MINI, tools=False),)
+    asked = replace(ASK, tools=(ToolSpec("clima"),))
+    error = await refused(bench, InvalidRequest, asked)
+    assert (error.code, error.param) == ("unsupported_parameter", "tools")
+    assert bench.backend.started == []
+    bench.catalog.cards = (MINI,)
+    assert await bench.text(asked) == "uno dos tres"
 
 
 async def test_a_bug_of_a_backend_is_a_bare_500_on_record(caplog: pytest.LogCaptureFixture) -> None:

@@ -31,6 +31,13 @@ def test_the_virtual_model_promises_only_the_window_that_every_target_has() -> N
     assert (auto.virtual, auto.context_window) == (True, 2048)
 
 
+@pytest.mark.parametrize("tools", [(True, False), (False, False)])
+def test_the_virtual_model_calls_tools_where_some_target_does(tools: tuple[bool, bool]) -> None:
+    models = [model.model_copy(update={"tools": able}) for model, able in zip((SMALL, LARGE), tools, strict=True)]
+    cards = catalog_from(Settings(models=tuple(models))).all()
+    assert [card.tools for card in cards] == [*tools, any(tools)]
+
+
 def test_without_tiers_there_is_no_virtual_model() -> None:
     assert catalog_from(Settings(models=(ModelSettings(id="m", path="/m"),))).get("auto") is None
 

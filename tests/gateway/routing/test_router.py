@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.errors import NotFound
+from gateway.errors import InvalidRequest, NotFound
+from gateway.flow.tools import ToolChoice, ToolSpec
 from gateway.flow.values import ChatRequest, CompletionRequest, GenerationParams, Message, ModelCard, RoutePlan
 from gateway.routing.features import features_of
 from gateway.routing.router import ROUTER_VERSION, ComplexityRouter
@@ -18,6 +20,7 @@ from gateway.settings import RoutingSettings
 SMALL = ModelCard("small", "local", tier="small", context_window=2048)
 LARGE = ModelCard("large", "local", tier="large", context_window=8192)
 AUTO = ModelCard("auto", "", virtual=True)
+TOOLS = (ToolSpec("clima"),)
 ROUTER = ComplexityRouter(RoutingSettings())
 
 EASY = [
@@ -112,6 +115,24 @@ def test_a_long_answer_wanted_keeps_away_from_a_short_window() -> None:
 def test_models_that_do_not_serve_the_action_are_not_considered() -> None:
     embedder = ModelCard("e", "local", tier="small", actions=("embeddings",))
     assert plan(chat("Hola"), (embedder, LARGE)).candidates == (LARGE,)
+
+
+@pytest.mark.parametrize("text", [HARD[0][0], "Hola"])
+def test_tools_go_only_to_a_model_that_calls_them(text: str) -> None:
+    found = plan(replace(chat(text), tools=TOOLS), (SMALL, replace(LARGE, tools=False)))
+    assert found.candidates == (SMALL,)
+    assert ("the large model calls no tools" in found.reason) == (text != "Hola")
+
+
+def test_tools_that_must_not_be_called_keep_no_model_away() -> None:
+    request = replace(chat(HARD[0][0]), tools=TOOLS, tool_choice=ToolChoice("none"))
+    assert plan(request, (SMALL, replace(LARGE, tools=False))).target.id == LARGE.id
+
+
+def test_tools_that_no_permitted_model_calls_are_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        plan(replace(chat("Hola"), tools=TOOLS), (replace(SMALL, tools=False),))
+    assert (caught.value.code, caught.value.param) == ("unsupported_parameter", "tools")
 
 
 def test_the_plan_says_why_in_plain_ascii_for_a_header() -> None:
