@@ -41,10 +41,16 @@ from engine.serving.llm import LLM, CompletionOutput, RequestOutput
 from engine.serving.loop import EngineState
 from engine.serving.offline import ChoiceResult, GenerationResult, LLMEngine
 from engine.serving.stream import GenerationStream
+from engine.text.tool_calls.constraint import CallConstraint, Function
+from engine.text.tool_calls.pieces import AnswerParser, CallArguments, CallBegin, Reasoning
 
 __all__ = [
     "LLM",
+    "AnswerParser",
     "AsyncEngine",
+    "CallArguments",
+    "CallBegin",
+    "CallConstraint",
     "ChoiceResult",
     "CompletionOutput",
     "DeadlineExceeded",
@@ -60,6 +66,7 @@ __all__ = [
     "EngineUnavailable",
     "EngineUsage",
     "FinishReason",
+    "Function",
     "GenerationEvent",
     "GenerationRequest",
     "GenerationResult",
@@ -75,6 +82,7 @@ __all__ = [
     "Progress",
     "PromptScore",
     "PromptTooLong",
+    "Reasoning",
     "RequestOutput",
     "SamplingParams",
     "SchedulingHints",

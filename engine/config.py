@@ -53,6 +53,10 @@ class EngineConfig:
     pooling: Literal["mean", "last"] = "mean"
     """How a decoder's hidden states become an embedding."""
     kernel_backend: Literal["auto", "reference", "cpu", "triton"] = "auto"
+    tool_call_parser: str | None = None
+    """How the model writes calls of tools (a row of `engine.text.tool_calls.registry`); None: seen in its template."""
+    reasoning_parser: str | None = None
+    """`qwen3` or `deepseek_r1` for a block of `<think>`, `none`; None: seen in its template."""
     generation_config: Literal["auto", "vllm"] = "auto"
     """`auto`: sampling that a request leaves open is what the model's files recommend; `vllm`: the neutral values."""
 

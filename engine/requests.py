@@ -23,9 +23,10 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """Constrain the answer. `value` is a schema (dict or JSON text), a regex, a list of choices, or Lark text."""
+    """Constrain the answer. `value` is a schema (dict or JSON text), a regex, a list of choices, or Lark text; of
+    `tool_calls` it is what `ChatTokenizer.call_grammar` made."""
 
-    type: Literal["json_schema", "json_object", "regex", "choice", "grammar"]
+    type: Literal["json_schema", "json_object", "regex", "choice", "grammar", "tool_calls"]
     value: Any = None
 
 
@@ -61,6 +62,8 @@ class SamplingParams:
     """None: none. k: the sampled token's log-probability and the k most likely (0 = sampled only)."""
     prompt_logprobs: int | None = None
     skip_special_tokens: bool = True
+    shown_token_ids: frozenset[int] = frozenset()
+    """Special tokens that are in the text although the others are skipped: a parser of the text needs them."""
     grammar: Grammar | None = None
     stop_on_repetition: bool = False
     """End with `length` and the stop reason `repetition` once the text does nothing but repeat itself."""

@@ -300,6 +300,12 @@ class ModelSettings(Section):
     tools: bool = Field(
         True, description="whether it calls tools; false refuses them, and keeps `auto` from sending them"
     )
+    tool_call_parser: str | None = Field(
+        None, description="how a local model writes calls of tools, by vLLM's names; None: seen in its chat template"
+    )
+    reasoning_parser: str | None = Field(
+        None, description="`qwen3` or `deepseek_r1` for a block of <think>, `none`; None: seen in its chat template"
+    )
 
     @model_validator(mode="after")
     def _one_price(self) -> Self:

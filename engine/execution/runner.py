@@ -64,7 +64,9 @@ class ModelRunner:
         self._hash = _BackgroundHash(checkpoint)
         self.model_config: ModelConfig = checkpoint.config
         self._progress("tokenizer", 0.0)
-        self.tokenizer = ChatTokenizer.from_checkpoint(checkpoint)
+        self.tokenizer = ChatTokenizer.from_checkpoint(
+            checkpoint, tool_call_parser=config.tool_call_parser, reasoning_parser=config.reasoning_parser
+        )
         self.tokenizer.llguidance()  # now, and not when the first request with a grammar comes: it stops every thread
         self._progress("kernels (compiled once per machine)", 0.0)
         self._ops = load_ops(config, self._device)

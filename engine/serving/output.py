@@ -65,7 +65,9 @@ class ChoiceOutput:
             matcher=matcher,
             include_stop=sampling.include_stop_str_in_output,
             min_tokens=sampling.min_tokens,
-            hidden=tokenizer.special_token_ids if sampling.skip_special_tokens else frozenset(),
+            hidden=tokenizer.special_token_ids - sampling.shown_token_ids
+            if sampling.skip_special_tokens
+            else frozenset(),
         )
         self._endings = frozenset(sampling.stop_token_ids) | tokenizer.eos_token_ids
         self._logprobs = array("d")
@@ -193,6 +195,10 @@ class RequestOutput:
     def prompt_mean_logprob(self) -> float | None:
         values = [entry.logprob for entry in self._prompt_logprobs if entry is not None]
         return sum(values) / len(values) if values else None
+
+
+def _hidden(tokenizer: TokenizerPort, sampling: SamplingParams) -> frozenset[int]:
+    return tokenizer.special_token_ids - sampling.shown_token_ids if sampling.skip_special_tokens else frozenset()
 
 
 def token_logprobs(

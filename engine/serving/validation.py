@@ -27,7 +27,7 @@ MAX_CHOICES = 128
 MIN_SHARE_WEIGHT, MAX_SHARE_WEIGHT = 1e-6, 1e6
 """Beyond these, virtual token counters lose single tokens or overflow, for every share."""
 
-_GRAMMARS = ("json_schema", "json_object", "regex", "choice", "grammar")
+_GRAMMARS = ("json_schema", "json_object", "regex", "choice", "grammar", "tool_calls")
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ CPU_LIMIT_S = 5.0
 MEMORY_LIMIT_BYTES = 1 << 30
 WALL_LIMIT_S = 60.0
 """A child that is frozen from outside (a debugger, a cgroup) uses no processor time and must not hold its callers."""
+OWN_VARIABLES = ("messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token")
 WORKER = Path(__file__).with_name("template_worker.py")
 
 
@@ -60,11 +61,19 @@ class ChatTemplate:
         except EngineFault as error:
             raise UnsupportedModel(f"the model's chat template cannot be read: {error.message}") from error
 
-    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        """Raises InvalidInput with the template's own message when it refuses the roles or their order, EngineFault
-        when it exceeds its limits."""
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] = (),
+        extra: Mapping[str, Any] | None = None,
+    ) -> str:
+        """`extra`: further variables of the template, such as `enable_thinking`. Raises InvalidInput with the
+        template's own message when it refuses the roles or their order, EngineFault when it exceeds its limits."""
         request = {
             "messages": list(messages),
+            "tools": list(tools),
+            "extra": {name: value for name, value in (extra or {}).items() if name not in OWN_VARIABLES},
             "add_generation_prompt": add_generation_prompt,
             "now": self._now().isoformat(),
             **self._tokens,

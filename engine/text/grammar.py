@@ -24,6 +24,8 @@ from engine.text.json_schemas import overlapping_one_of, unsupported_keyword, wi
 from engine.text.regex_classes import ascii_classes
 
 MAX_GRAMMAR_CHARS = 65_536
+MAX_CALLS_CHARS = 262_144
+"""Of the schemas of all tools together."""
 MAX_REGEX_CHARS = 4_096
 MAX_CHOICES = 1_024
 MAX_SCHEMA_DEPTH = 64
@@ -157,6 +159,8 @@ def to_source(grammar: Grammar) -> str:
             return str(LLMatcher.grammar_from_regex(ascii_classes(_text("regex", value, MAX_REGEX_CHARS))))
         case "choice":
             return str(LLMatcher.grammar_from_lark(_choice_lark(value)))
+        case "tool_calls":
+            return str(LLMatcher.grammar_from_lark(_text("tool_calls", value, MAX_CALLS_CHARS)))
         case "grammar":
             return str(LLMatcher.grammar_from_lark(_as_lark(_text("grammar", value, MAX_GRAMMAR_CHARS))))
     raise InvalidGrammar("grammar.type", grammar.type, "is not a kind of grammar")

@@ -60,7 +60,8 @@ class Renderer:
 
     def render(self, request: dict[str, Any]) -> str:
         self._now = datetime.fromisoformat(request.pop("now"))
-        return self._template.render(tools=None, documents=None, **request)
+        tools, extra = request.pop("tools", None), request.pop("extra", {})
+        return self._template.render(**extra, tools=tools or None, documents=None, **request)
 
     def own_words(self, error: Refused) -> str:
         """The refusal where it stands in the template as it is: anything else may repeat what somebody wrote."""

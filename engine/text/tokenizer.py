@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
 from tokenizers import Tokenizer
 
 from engine.errors import EngineFault, InvalidInput, TextTooLong
+from engine.requests import Grammar
 from engine.text.chat_template import ChatTemplate, Message
 from engine.text.encoding import TextEncoder
+from engine.text.tool_calls.constraint import CallConstraint, lark_of
+from engine.text.tool_calls.conversation import for_template, in_words
+from engine.text.tool_calls.pieces import AnswerParser, PlainText
+from engine.text.tool_calls.registry import dialog_of
+from engine.text.tool_calls.thinking import CLOSING, OPENING, Thinking
 from engine.text.vocabulary import BYTE_SIGNS, Vocabulary, from_directory, from_gguf
 from engine.weights.loader import Checkpoint
 
@@ -32,7 +38,16 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 class ChatTokenizer:
     """`vocab_size` is the number of rows of the output head, which may exceed the tokens that have text."""
 
-    def __init__(self, vocabulary: Vocabulary, vocab_size: int, now: Callable[[], datetime] | None = None) -> None:
+    def __init__(
+        self,
+        vocabulary: Vocabulary,
+        vocab_size: int,
+        now: Callable[[], datetime] | None = None,
+        *,
+        tool_call_parser: str | None = None,
+        reasoning_parser: str | None = None,
+    ) -> None:
+        """Raises UnsupportedModel for a parser that is none."""
         self.vocab_size = vocab_size
         self.eos_token_ids, self.bos_token_id = vocabulary.eos_token_ids, vocabulary.bos_token_id
         self.special_token_ids = vocabulary.special_token_ids
@@ -45,16 +60,20 @@ class ChatTokenizer:
         controls = sorted((self._added[i] for i in self.special_token_ids if i in self._added), key=len, reverse=True)
         self._longest_control = max(map(len, controls), default=0)
         self._controls = re.compile("|".join(re.escape(text) for text in controls)) if controls else None
+        self.dialog = dialog_of(vocabulary.chat_template, tool_call_parser, reasoning_parser)
+        self._marks = {text: i for i, text in self._added.items() if i in self.special_token_ids or _is_tag(text)}
         self._template = self._make_template(vocabulary, now)
 
     @classmethod
-    def from_checkpoint(cls, checkpoint: Checkpoint) -> ChatTokenizer:
+    def from_checkpoint(
+        cls, checkpoint: Checkpoint, *, tool_call_parser: str | None = None, reasoning_parser: str | None = None
+    ) -> ChatTokenizer:
         config = checkpoint.config
         if checkpoint.is_gguf:
             vocabulary = from_gguf(checkpoint.metadata)
         else:
             vocabulary = from_directory(checkpoint.path, config.eos_token_ids)
-        return cls(vocabulary, config.vocab_size)
+        return cls(vocabulary, config.vocab_size, tool_call_parser=tool_call_parser, reasoning_parser=reasoning_parser)
 
     def encode(self, text: str, add_special_tokens: bool = False, most: int | None = None) -> list[int]:
         """Control tokens in `text` are recognized; `add_special_tokens` prepends BOS where the model wants it.
@@ -68,15 +87,25 @@ class ChatTokenizer:
         return self._plain_encoder().encode(text, most=most)
 
     def apply_chat_template(
-        self, messages: Sequence[Message], add_generation_prompt: bool = True, most: int | None = None
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        most: int | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] = (),
+        extra: Mapping[str, Any] | None = None,
     ) -> list[int]:
-        """Prompt tokens of a conversation. Raises InvalidInput when the template refuses it or there is none, and
-        TextTooLong as `encode`."""
+        """Prompt tokens of a conversation; `tools` in OpenAI's form, `extra` for further variables of the template.
+        Raises InvalidInput when the template refuses it or there is none, and TextTooLong as `encode`."""
         if self._template is None:
             roles = [str(message.get("role")) for message in messages]
             raise InvalidInput("messages", roles, "this model has no chat template", hint="use a plain completion")
-        guarded = [self._guard(message) for message in messages]
-        text = self._template.render(guarded, add_generation_prompt)
+        if self.dialog.takes_tools:
+            turns, offered = for_template(messages), tools
+        else:
+            turns, offered = in_words(messages, tools), ()
+        guarded, guarded_tools = [self._guard(turn) for turn in turns], [self._guard(tool) for tool in offered]
+        text = self._template.render(guarded, add_generation_prompt, guarded_tools, extra)
         if any(found[0] != _GUARD for found in _SURROGATE.finditer(text)):
             raise EngineFault("the chat template wrote half of a surrogate pair", hint="use another copy of the model")
         if _GUARD not in text:
@@ -105,6 +134,27 @@ class ChatTokenizer:
         byte = _BYTE_TOKEN.fullmatch(token)
         return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
 
+    def call_grammar(self, constraint: CallConstraint) -> Grammar:
+        """Raises InvalidGrammar for a schema that cannot be followed."""
+        return Grammar("tool_calls", lark_of(constraint, self.dialog.format, self._marks.get))
+
+    def answer_parser(
+        self, prompt_token_ids: Sequence[int], *, tools: Collection[str], constrained: bool
+    ) -> AnswerParser | None:
+        """Reads one choice; None where an answer can be nothing but text. `tools`: the names that were offered. A
+        constrained answer has no reasoning."""
+        calls = self.dialog.format.parser(tools) if tools or self.dialog.calls == "openai" else None
+        if constrained or not self.dialog.thinks:
+            return calls
+        tail = self.decode(prompt_token_ids[-8:]).rstrip()
+        return Thinking(calls or PlainText(), begun=tail.endswith(OPENING))
+
+    @property
+    def mark_token_ids(self) -> frozenset[int]:
+        """Control tokens that a parser must see although they are hidden from the text."""
+        marks = (*self.dialog.format.marks, OPENING, CLOSING)
+        return frozenset(self._marks[mark] for mark in marks if mark in self._marks) & self.special_token_ids
+
     def llguidance(self) -> Any:
         """The vocabulary as an `llguidance.LLTokenizer`, kept. Building it holds the interpreter for up to seconds, so
         a model that serves does it while it is loaded."""
@@ -124,15 +174,15 @@ class ChatTokenizer:
         eos = self._added.get(min(self.eos_token_ids), "") if self.eos_token_ids else ""
         return ChatTemplate(vocabulary.chat_template, bos, eos, now)
 
-    def _guard(self, message: Message) -> Message:
-        content = message.get("content")
-        if not isinstance(content, str):
-            return message
-        if _SURROGATE.search(content):
-            raise InvalidInput("messages", "half of a surrogate pair", "the content is not Unicode text")
-        if self._controls is not None:
-            content = "".join(self._guarded(content))
-        return {**message, "content": content}
+    def _guard(self, value: Any) -> Any:
+        """A message or a tool with control tokens in its texts made harmless, those in names and keys too."""
+        if isinstance(value, str):
+            if _SURROGATE.search(value):
+                raise InvalidInput("messages", "half of a surrogate pair", "the content is not Unicode text")
+            return value if self._controls is None else "".join(self._guarded(value))
+        if isinstance(value, Mapping):
+            return {self._guard(name): self._guard(inner) for name, inner in value.items()}
+        return [self._guard(inner) for inner in value] if isinstance(value, list | tuple) else value
 
     def _guarded(self, content: str) -> Iterator[str]:
         start = 0
@@ -168,6 +218,11 @@ class ChatTokenizer:
             if self._plain is None:
                 self._plain = TextEncoder(_without_controls(self._tokenizer))
             return self._plain
+
+
+def _is_tag(text: str) -> bool:
+    """Grammars take an added token of this form for a control token."""
+    return text.startswith("<") and text.endswith(">")
 
 
 def _without_controls(tokenizer: Any) -> Any:

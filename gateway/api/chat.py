@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -11,12 +11,21 @@ from gateway.api.http.body import BodyReader
 from gateway.api.inference import Inference
 from gateway.api.render import ChatFormat
 from gateway.api.schemas import Output, Sampling, Whole, requested
+from gateway.api.structured import Strict
 from gateway.api.tool_params import MAX_TOOLS, Choice, FunctionTool, chosen, require_function_tools, tools_of
 from gateway.errors import InvalidRequest
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.values import Action, ChatRequest, ModelRequest
 
 PATH = "/v1/chat/completions"
+
+
+class TemplateVariables(Strict):
+    """vLLM's `chat_template_kwargs`, as far as they steer reasoning: others would steer the template itself (T21)."""
+
+    enable_thinking: bool | None = None
+    thinking: bool | None = None
+    reasoning_effort: Literal["none", "minimal", "low", "medium", "high"] | None = None
 
 
 class ChatBody(Sampling):
@@ -35,6 +44,7 @@ class ChatBody(Sampling):
     ) = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
+    chat_template_kwargs: TemplateVariables | None = None
 
     def to_request(self) -> ChatRequest:
         if self.max_tokens is not None and self.max_completion_tokens not in (None, self.max_tokens):
@@ -56,6 +66,7 @@ class ChatBody(Sampling):
             tools,
             choice,
             self.parallel_tool_calls is not False,
+            {} if self.chat_template_kwargs is None else self.chat_template_kwargs.model_dump(exclude_none=True),
             params=params,
             **self.shared(),
         )

@@ -183,6 +183,7 @@ GRAMMAR_NAMES = {
     "regex": "regular expression",
     "choice": "list of choices",
     "grammar": "grammar",
+    "tool_calls": "schema of a tool",
 }
 
 
@@ -203,6 +204,13 @@ def as_gateway_error(error: Any, grammar_param: str | None = None, *, prompt_par
             hint=error.hint,
         )
     if code == "invalid_grammar":
+        if error.field.startswith("tools."):
+            return InvalidRequest(
+                f"The schema of a tool cannot be followed: it {error.limit}.",
+                code=code,
+                param=error.field,
+                hint="leave that keyword out, or do without `strict` and `tool_choice`",
+            )
         name = GRAMMAR_NAMES.get(error.field.removeprefix("grammar."), "grammar")
         return InvalidRequest(
             f"The {name} cannot be compiled: it {error.limit}.",

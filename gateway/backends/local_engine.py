@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry
 
-from gateway.backends.best_of import BestOfAnswer
-from gateway.backends.echo import EchoedAnswer
+from gateway.backends.engine_answers import chatted, completed, id_tails
+from gateway.backends.engine_dialog import constraint_of, tools_for_template
 from gateway.backends.engine_operations import EngineOperations
 from gateway.backends.engine_values import (
-    as_chunks,
-    as_delta,
     as_gateway_error,
     hints_of,
     require_bounded_evidence,
     sampling_of,
 )
 from gateway.backends.several_prompts import JoinedAnswer
-from gateway.errors import ConfigError, InvalidRequest, Unavailable
+from gateway.errors import ConfigError, Unavailable
 from gateway.flow.budget import prompt_too_long
 from gateway.flow.parts import message_fields
 from gateway.flow.values import (
@@ -49,7 +45,7 @@ from gateway.flow.values import (
 from gateway.settings import EngineSettings, ModelSettings
 
 if TYPE_CHECKING:
-    from engine import AsyncEngine, GenerationRequest
+    from engine import AsyncEngine
 
 _log = logging.getLogger("esclusa.engine")
 
@@ -98,7 +94,6 @@ class LocalBackend:
     async def prepare(self, request: ModelRequest, card: ModelCard) -> Prepared:
         """The payload are the token ids: of the prompt, or of each input of an embedding."""
         engine = self._ready(card)
-        require_no_tools(request)
         tokenized = await self._run(card.id, _tokenized, engine.tokenizer, request, card)
         if isinstance(request, EmbeddingRequest):
             return Prepared(sum(map(len, tokenized)), tokenized)
@@ -126,15 +121,17 @@ class LocalBackend:
         asked = GenerationRequest(
             request_id=request_id,
             prompt_token_ids=() if isinstance(request, CompletionRequest) else prepared.payload,
-            sampling=sampling_of(request.params, max_output_tokens, self._models[card.id], engine.sampling_defaults),
+            sampling=self._sampling(engine, request, card, max_output_tokens),
             cache_salt=tenant_salt,
             scheduling=hints_of(scheduling),
         )
-        if not isinstance(request, CompletionRequest):
-            return EngineAnswer(engine, request, asked)
+        if isinstance(request, ChatRequest):
+            return chatted(engine, request, asked)
         answers = [
             completed(engine, request, replace(asked, request_id=f"{request_id}{tail}", prompt_token_ids=ids), prompt)
-            for prompt, ids, tail in zip(request.prompts, prepared.payload, _tails(len(prepared.payload)), strict=True)
+            for prompt, ids, tail in zip(
+                request.prompts, prepared.payload, id_tails(len(prepared.payload)), strict=True
+            )
         ]
         return answers[0] if len(answers) == 1 else JoinedAnswer(answers, request.params.n)
 
@@ -185,6 +182,19 @@ class LocalBackend:
 
     # --------------------------------------------------------------------------------------------- private
 
+    def _sampling(self, engine: AsyncEngine, request: GeneratingRequest, card: ModelCard, most: int) -> Any:
+        """Raises `InvalidRequest` for tools whose schemas cannot be followed."""
+        from engine import EngineError
+
+        sampling = sampling_of(request.params, most, self._models[card.id], engine.sampling_defaults)
+        constraint = constraint_of(request) if isinstance(request, ChatRequest) else None
+        if constraint is None:
+            return sampling
+        try:
+            return replace(sampling, grammar=engine.tokenizer.call_grammar(constraint))
+        except EngineError as error:
+            raise as_gateway_error(error, "tools") from None
+
     async def _load(self) -> None:
         from engine import EngineError
 
@@ -230,70 +240,6 @@ class LocalBackend:
             raise as_gateway_error(error) from None
 
 
-class EngineAnswer:
-    """One generation as chunks. Submitted when it is made; closing it aborts within a step."""
-
-    def __init__(self, engine: AsyncEngine, request: GeneratingRequest, asked: GenerationRequest) -> None:
-        from engine import EngineError
-
-        self._engine, self._request = engine, request
-        self._stream: Any = None
-        self._refused: EngineError | None = None
-        self._ready: deque[Chunk] = deque()
-        """The rest of an event that says more than one thing."""
-        self._hidden = engine.tokenizer.special_token_ids if request.params.skip_special_tokens else frozenset[int]()
-        try:
-            self._stream = engine.generate(asked)
-        except EngineError as error:
-            self._refused = error  # told by the first read, after the intent was recorded
-
-    def __aiter__(self) -> AsyncIterator[Chunk]:
-        return self
-
-    async def __anext__(self) -> Chunk:
-        from engine import EngineError
-
-        if self._ready:
-            return self._ready.popleft()
-        try:
-            if self._refused is not None:
-                raise self._refused
-            event = await anext(self._stream)
-        except EngineError as error:
-            raise as_gateway_error(error, self._request.params.grammar_param) from None
-        engine = self._engine
-        if event.finish_reason is None and event.prompt_logprobs is None:
-            return as_delta(event, engine.tokenizer, self._hidden)
-        chunks = partial(as_chunks, event, engine.model_sha256, engine.tokenizer, self._hidden)
-        # The log-probabilities of a long prompt are too many for the event loop.
-        self._ready.extend(chunks() if event.prompt_logprobs is None else await asyncio.to_thread(chunks))
-        return self._ready.popleft()
-
-    async def aclose(self) -> None:
-        if self._stream is not None:
-            await self._stream.aclose()
-
-    def used(self) -> Usage:
-        """What the engine has spent on it so far; see `flow.metering.used_so_far`."""
-        used = self._stream.used() if self._stream is not None else None
-        if used is None:
-            return Usage()
-        return Usage(used.prompt_tokens, used.completion_tokens, used.cached_tokens, source="engine")
-
-
-def completed(
-    engine: AsyncEngine, request: CompletionRequest, asked: GenerationRequest, prompt: Prompt
-) -> EngineAnswer | BestOfAnswer | EchoedAnswer:
-    """The answer to one prompt of a completion."""
-    params = request.params
-    answer: EngineAnswer | BestOfAnswer = EngineAnswer(engine, request, asked)
-    if params.best_of > params.n:
-        answer = BestOfAnswer(answer, params.n)
-    if not params.echo:
-        return answer
-    return EchoedAnswer(answer, prompt, params, asked.prompt_token_ids, engine.tokenizer)
-
-
 def model_problem(path: str) -> tuple[str, str]:
     """(what the files hold, what is wrong with them or "" when nothing is), read without loading the weights."""
     from engine import EngineError, check_model
@@ -337,6 +283,8 @@ def make_engine(model: ModelSettings, settings: EngineSettings) -> AsyncEngine:
             threads=settings.threads,
             deterministic=settings.deterministic,
             generation_config=settings.generation_config,
+            tool_call_parser=model.tool_call_parser,
+            reasoning_parser=model.reasoning_parser,
         )
     except EngineError as error:
         raise ConfigError(f"engine settings of model `{model.id}`: {error}") from None
@@ -361,7 +309,8 @@ def _tokenized(tokenizer: Any, request: ModelRequest, card: ModelCard) -> Any:
                 return [tokenizer.encode(text, add_special_tokens=True, most=most) for text in inputs]
             case ChatRequest(messages=turns):
                 messages = [{"role": _role(turn.role), **message_fields(turn.content)} for turn in turns]
-                return tuple(tokenizer.apply_chat_template(messages, most=most))
+                tools, extra = tools_for_template(request), request.template_kwargs
+                return tuple(tokenizer.apply_chat_template(messages, most=most, tools=tools, extra=extra))
             case CompletionRequest(prompts=prompts):
                 return [_ids(tokenizer, prompt, most) for prompt in prompts]
     except TextTooLong as error:
@@ -370,22 +319,6 @@ def _tokenized(tokenizer: Any, request: ModelRequest, card: ModelCard) -> Any:
 
 def _ids(tokenizer: Any, prompt: Prompt, most: int) -> tuple[int, ...]:
     return tuple(tokenizer.encode(prompt, add_special_tokens=True, most=most)) if isinstance(prompt, str) else prompt
-
-
-def require_no_tools(request: ModelRequest) -> None:
-    """Raises `InvalidRequest` for tools that a model is to choose from: the engine's models call none."""
-    if isinstance(request, ChatRequest) and request.tools and request.tool_choice.mode != "none":
-        raise InvalidRequest(
-            "This model calls no tools.",
-            code="unsupported_parameter",
-            param="tools",
-            hint="use another model, or ask for the arguments with `response_format` and a JSON Schema",
-        )
-
-
-def _tails(prompts: int) -> list[str]:
-    """What tells the engine's requests for one request apart."""
-    return [""] if prompts == 1 else [f"-{index}" for index in range(prompts)]
 
 
 def _role(role: str) -> str:

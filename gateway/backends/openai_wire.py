@@ -56,6 +56,8 @@ def request_body(request: GeneratingRequest, card: ModelCard, max_output_tokens:
     if isinstance(request, ChatRequest):
         body["messages"] = [_turn(message) for message in request.messages]
         body |= _tools(request)
+        if request.template_kwargs:
+            body["chat_template_kwargs"] = dict(request.template_kwargs)
     else:
         body["prompt"] = request.prompts[0] if len(request.prompts) == 1 else request.prompts
     body["max_tokens"] = max_output_tokens

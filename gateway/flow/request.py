@@ -116,6 +116,8 @@ class ChatRequest(_Generating):
     tool_choice: ToolChoice = AUTO
     parallel_tool_calls: bool = True
     """Whether one answer may hold more than one call."""
+    template_kwargs: Mapping[str, str | bool] = field(default_factory=dict)
+    """Variables of the model's chat template, such as `enable_thinking`."""
 
     @property
     def choices(self) -> int:
