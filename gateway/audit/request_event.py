@@ -113,6 +113,7 @@ def _result(origin: Origin, salt: bytes, end: Concluded) -> tuple[dict[str, Any]
         "outcome": end.outcome.value,
         "finish_reason": end.finish_reason,
         "stop_cause": end.stop_cause,
+        "tool_calls": end.tool_calls or None,
     }
     beside: dict[str, Any] = {}
     if end.failure is not None:
@@ -148,6 +149,7 @@ def _what(stage: Received, signals: Signals | None, hidden: Container[str]) -> d
             "stream": request.stream,
             "model_requested": HIDDEN if "model_requested" in hidden else text(request.model, 256),
             "messages": _messages(request),
+            "tools": (len(request.tools) or None) if isinstance(request, ChatRequest) else None,
             "params": filled(
                 {
                     "max_tokens": exact(params.max_tokens),
@@ -235,6 +237,7 @@ def _policy(decision: Decision) -> dict[str, Any]:
                 "redaction": duties.redaction,
                 "guardrails": duties.guardrails,
                 "require_locality": duties.require_locality,
+                "tools": None if duties.tools == "allowed" else duties.tools,
                 "priority": duties.priority,
             }
         ),

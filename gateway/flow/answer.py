@@ -54,6 +54,7 @@ class Completion:
     response_digest: bytes | None = None
     completion_contents: tuple[Content, ...] | None = None
     """By choice."""
+    tool_calls: int = 0
     first_chunk_s: float | None = None
     """On the clock of `Clock.monotonic_s`."""
 
@@ -291,6 +292,7 @@ class Answer:
             findings=self._guard.findings if self._guard is not None else (),
             response_digest=self._transcript.digest(),
             completion_contents=self._transcript.contents(),
+            tool_calls=self._transcript.calls,
             first_chunk_s=self._first_at,
         )
         done = await self._finalizers.run(self._close_and_conclude(completion))

@@ -31,6 +31,8 @@ class Obligations:
     """Who may share what the engine has already computed of a prompt."""
     cached_tokens: Literal["show", "hide"] = "show"
     """Whether the caller hears how much of the prompt was computed before."""
+    tools: Literal["allowed", "denied"] = "allowed"
+    """Whether the model may be offered tools."""
     priority: int = 0
     share_weight: float = 1.0
 

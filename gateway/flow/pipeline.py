@@ -38,7 +38,7 @@ from gateway.flow.ports import (
     Observer,
     Router,
 )
-from gateway.flow.refusals import costs_work, require_clean, require_permitted, require_served, unknown_model
+from gateway.flow.refusals import costs_work, permits, require_clean, require_permitted, require_served, unknown_model
 from gateway.flow.stage_timer import StageTimer
 from gateway.flow.stages import (
     Authenticated,
@@ -122,7 +122,7 @@ class Pipeline:
                 self._rate(limits_of(caller, self._authorizer))
                 stage = read = await self._receive(caller, incoming)
                 stage = authorized = self._authorize(read, timer)
-                require_permitted(authorized.asked)
+                require_permitted(authorized.asked, authorized.request)
                 self._rate(authorized.asked.limits)
                 stage = clean = await inspected(self._inspector, authorized, timer)
                 require_clean(clean.inspection)
@@ -132,7 +132,7 @@ class Pipeline:
                     stream = None
                     try:
                         stage = target = self._authorize_target(routed, card)
-                        require_permitted(target.decision)
+                        require_permitted(target.decision, target.request)
                         stage = target = await inspected_again(self._inspector, target, timer)
                         require_clean(target.inspection)
                         prepared = await backend_call(self._backend(card).prepare(target.request, card))
@@ -206,7 +206,7 @@ class Pipeline:
             for card in self._catalog.all()
             if not card.virtual
             and needs in card.actions
-            and self._authorizer.decide(principal, action, card, context).allowed
+            and permits(self._authorizer.decide(principal, action, card, context), stage.request)
         )
 
     def _authorize_target(self, routed: Routed, card: ModelCard) -> Targeted:
@@ -271,7 +271,7 @@ class Pipeline:
     def _permission(self, reserved: Reserved) -> Callable[[], bool]:
         """Asked between chunks: decides again only when the policy or the caller's rights have changed. Without a
         policy that may still be served nothing goes on; nor does an answer whose guard would now be stricter."""
-        action, card, authorizer = reserved.request.action, reserved.served, self._authorizer
+        request, card, authorizer = reserved.request, reserved.served, self._authorizer
         seen, caller = reserved.decision.policy_version, reserved.principal
 
         def permitted() -> bool:
@@ -282,11 +282,11 @@ class Pipeline:
             try:
                 if authorizer.version == seen and current is caller:
                     return True
-                decision = authorizer.decide(current, action, card, reserved.context)
+                decision = authorizer.decide(current, request.action, card, reserved.context)
             except Unavailable:
                 return False
             seen, caller = decision.policy_version, current
-            return decision.allowed and not stricter(decision, reserved.decision)
+            return permits(decision, request) and not stricter(decision, reserved.decision)
 
         return permitted
 
@@ -310,6 +310,7 @@ class Pipeline:
             findings=(*findings_of(stage), *completion.findings),
             response_digest=completion.response_digest,
             completion_contents=completion.completion_contents,
+            tool_calls=completion.tool_calls,
             timings=evolve(
                 stage.timings,
                 ttft_us=round((first_s - started_s) * 1e6) if first_s is not None else None,

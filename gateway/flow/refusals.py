@@ -6,7 +6,12 @@ from gateway.errors import BlockedByPolicy, GatewayError, InvalidRequest, NotFou
 from gateway.flow.values import ChatRequest, Decision, Inspection, ModelCard, ModelRequest
 
 
-def require_permitted(decision: Decision) -> None:
+def permits(decision: Decision, request: ModelRequest) -> bool:
+    """Whether policy lets this request run so, tools included."""
+    return decision.allowed and not (decision.obligations.tools == "denied" and offers_tools(request))
+
+
+def require_permitted(decision: Decision, request: ModelRequest) -> None:
     """Raises `NotPermitted` (403), or `NotFound` (404) where the policy hides models."""
     if not decision.allowed:
         if decision.hidden:
@@ -17,6 +22,13 @@ def require_permitted(decision: Decision) -> None:
             param="model",
             hint=decision.hint or "GET /v1/models lists what you may use",
             detail=None if decision.rule_id is None else f"rule {decision.rule_id}",
+        )
+    if not permits(decision, request):
+        raise NotPermitted(
+            "Policy does not let you offer tools to this model.",
+            code="tools_not_permitted",
+            param="tools",
+            hint="leave `tools` out, or ask your administrator",
         )
 
 
@@ -36,7 +48,11 @@ def require_served(request: ModelRequest, card: ModelCard) -> None:
 
 
 def may_serve_tools(request: ModelRequest, card: ModelCard) -> bool:
-    return card.tools or not (isinstance(request, ChatRequest) and request.offers_tools)
+    return card.tools or not offers_tools(request)
+
+
+def offers_tools(request: ModelRequest) -> bool:
+    return isinstance(request, ChatRequest) and request.offers_tools
 
 
 def no_tools(message: str) -> InvalidRequest:

@@ -159,6 +159,8 @@ class Concluded:
     response_digest: bytes | None = None
     completion_contents: tuple[Content, ...] | None = field(default=None, repr=False)
     """By choice; kept only where an obligation asks for content (`encrypted`, `redacted`)."""
+    tool_calls: int = 0
+    """That the answer has made."""
 
     @classmethod
     def unrun(

@@ -58,6 +58,11 @@ class Transcript:
         parts = b"".join([part.committed() for part in self._parts])
         return hashlib.sha256(b"parts\x1f" + self._text.digest() + parts).digest()
 
+    @property
+    def calls(self) -> int:
+        """How many calls of tools there are in it."""
+        return sum(isinstance(part.first, ToolCallDelta) for part in self._parts)
+
     def contents(self) -> tuple[Content, ...] | None:
         """By choice; None where nothing is kept."""
         kept: Mapping[int, list[Delta]] | None = self._kept

@@ -79,6 +79,8 @@ class FakeAccess:
 
     allowed: set[str] = field(default_factory=lambda: {"mini", "maxi", "auto"})
     obligations: Obligations = field(default_factory=Obligations)
+    duties: dict[str, Obligations] = field(default_factory=dict)
+    """By model, in place of `obligations`."""
     hidden: bool = False
     limits: tuple[LimitRule, ...] = ()
     """Of the caller, and of every decision."""
@@ -96,7 +98,7 @@ class FakeAccess:
             self.version,
             "ab" * 32,
             (),
-            self.obligations,
+            self.duties.get(name, self.obligations),
             limits=self.limits,
             hidden=self.hidden,
         )

@@ -27,6 +27,7 @@ from gateway.access.document.vocabulary import (
     PREFIX_CACHE_ORDER,
     REDACTION_ORDER,
     SIGNED_IN_ONLY,
+    TOOLS_ORDER,
 )
 from gateway.flow.context import RequestContext
 from gateway.flow.values import Decision, Effect, ModelCard, Obligations, Principal
@@ -310,6 +311,7 @@ def merge_obligations(specs: Iterable[ObligationSpec | None]) -> tuple[Obligatio
         require_locality=min(localities, default=None),
         prefix_cache=_strongest(PREFIX_CACHE_ORDER, [spec.prefix_cache for spec in written], NOTHING.prefix_cache),
         cached_tokens=_strongest(CACHED_TOKENS_ORDER, [spec.cached_tokens for spec in written], NOTHING.cached_tokens),
+        tools=_strongest(TOOLS_ORDER, [spec.tools for spec in written], NOTHING.tools),
         priority=max(priorities, default=NOTHING.priority),
         share_weight=min(weights, default=NOTHING.share_weight),
     )

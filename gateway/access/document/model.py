@@ -39,6 +39,7 @@ from gateway.access.document.vocabulary import (
     PrefixCache,
     PrincipalType,
     Redaction,
+    Tools,
 )
 
 MAX_RULES = 5000
@@ -222,6 +223,7 @@ class ObligationSpec(Part):
     require_locality: Word | None = None
     prefix_cache: PrefixCache | None = None
     cached_tokens: CachedTokens | None = None
+    tools: Tools | None = None
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     """Lower runs first."""
     share_weight: Annotated[float, Field(gt=0, le=1000)] | None = None

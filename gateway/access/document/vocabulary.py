@@ -28,6 +28,7 @@ Guardrails = Literal["off", "default", "strict"]
 ContentLogging = Literal["none", "hash", "redacted", "encrypted"]
 PrefixCache = Literal["tenant", "department", "user"]
 CachedTokens = Literal["show", "hide"]
+Tools = Literal["allowed", "denied"]
 
 INFERENCE_ACTIONS: tuple[str, ...] = get_args(InferenceAction)
 ADMIN_ACTIONS: tuple[str, ...] = get_args(AdminAction)
@@ -37,6 +38,7 @@ GUARDRAIL_ORDER: tuple[Guardrails, ...] = get_args(Guardrails)
 LOGGING_ORDER: tuple[ContentLogging, ...] = get_args(ContentLogging)
 PREFIX_CACHE_ORDER: tuple[PrefixCache, ...] = get_args(PrefixCache)
 CACHED_TOKENS_ORDER: tuple[CachedTokens, ...] = get_args(CachedTokens)
+TOOLS_ORDER: tuple[Tools, ...] = get_args(Tools)
 
 SIGNED_IN_ONLY = "policy.approve"
 """The action of a second person: of somebody who signed in, never of a machine, whatever a rule says."""

@@ -30,6 +30,7 @@ from gateway.access.document.vocabulary import (
     LOGGING_ORDER,
     PREFIX_CACHE_ORDER,
     REDACTION_ORDER,
+    TOOLS_ORDER,
 )
 from gateway.access.history.eased_limits import LAST, eased_limit
 from gateway.flow.context import Client, RequestContext
@@ -218,6 +219,7 @@ def _weaker(old: Obligations, new: Obligations) -> str | None:
         ("contentLogging", LOGGING_ORDER, old.content_logging, new.content_logging),
         ("prefixCache", PREFIX_CACHE_ORDER, old.prefix_cache, new.prefix_cache),
         ("cachedTokens", CACHED_TOKENS_ORDER, old.cached_tokens, new.cached_tokens),
+        ("tools", TOOLS_ORDER, old.tools, new.tools),
     ):
         if order.index(now) < order.index(then):
             return name

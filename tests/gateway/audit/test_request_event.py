@@ -19,7 +19,8 @@ from gateway.audit.request_event import effect, request_caller, request_record
 from gateway.flow.evolve import advance
 from gateway.flow.parts import TextPart
 from gateway.flow.stages import Exchange, Read, Reserved
-from gateway.flow.values import Finding, Obligations, Outcome
+from gateway.flow.tools import ToolSpec
+from gateway.flow.values import ChatRequest, Finding, Message, Obligations, Outcome
 from tests.fakes.exchanges import ALLOW, ANA, admitted, context, denied, finished, forbidden, refused
 
 KEY = CommitmentKey(b"k" * 32)
@@ -47,6 +48,17 @@ def test_the_record_says_who_what_decided_and_used() -> None:
     }
     assert written["timing"]["ttft_us"] == 21_000
     assert written["engine"]["mean_logprob_micro"] == -410_000
+
+
+def test_the_record_says_how_many_tools_were_offered_and_called() -> None:
+    exchange, tools = admitted(), (ToolSpec("clima"), ToolSpec("reloj"))
+    offered = replace(exchange, request=ChatRequest("auto", (Message.of_text("user", "Hola"),), tools))
+    written = document(finished(offered, tool_calls=3))
+    assert (written["what"]["tools"], written["result"]["tool_calls"]) == (2, 3)
+    assert "clima" not in str(written)
+    plain = document(finished(exchange))
+    assert "tools" not in plain["what"]
+    assert "tool_calls" not in plain["result"]
 
 
 def test_no_message_and_no_answer_is_in_the_record() -> None:

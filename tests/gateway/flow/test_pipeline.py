@@ -21,7 +21,7 @@ from gateway.errors import (
     Unavailable,
 )
 from gateway.flow.stages import Authorized, Concluded, Estimated, Received, Reserved, plan_of, served_of
-from gateway.flow.tools import ToolSpec
+from gateway.flow.tools import ToolChoice, ToolSpec
 from gateway.flow.values import (
     ChatRequest,
     Chunk,
@@ -282,6 +282,24 @@ async def test_tools_for_a_model_that_calls_none_are_refused_before_they_cost_an
     assert bench.backend.started == []
     bench.catalog.cards = (MINI,)
     assert await bench.text(asked) == "uno dos tres"
+
+
+async def test_policy_may_deny_tools_and_nothing_else() -> None:
+    bench = Bench()
+    bench.access.obligations = Obligations(tools="denied")
+    asked = replace(ASK, tools=(ToolSpec("clima"),))
+    error = await refused(bench, NotPermitted, asked)
+    assert (error.status, error.code, error.param) == (403, "tools_not_permitted", "tools")
+    assert (bench.completion.outcome, bench.backend.started) == (Outcome.DENIED, [])
+    assert await bench.text(asked, tool_choice=ToolChoice("none")) == "uno dos tres"
+    assert await bench.text() == "uno dos tres"
+
+
+async def test_a_router_is_asked_about_no_model_whose_policy_denies_the_tools() -> None:
+    bench = Bench()
+    bench.access.duties = {"mini": Obligations(tools="denied")}
+    await bench.text(ASK, model="auto", tools=(ToolSpec("clima"),))
+    assert [model for model, _ in bench.backend.started] == ["maxi"]
 
 
 async def test_a_bug_of_a_backend_is_a_bare_500_on_record(caplog: pytest.LogCaptureFixture) -> None:

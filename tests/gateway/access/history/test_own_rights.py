@@ -146,6 +146,12 @@ def test_taking_a_stricter_rule_away_eases_what_is_left() -> None:
     assert gain(everybody, ADMIN, before=strict) == eased("redaction")
 
 
+def test_tools_that_were_denied_are_not_given_to_oneself() -> None:
+    before = BASE.replace("contentLogging: encrypted}}", "contentLogging: encrypted, tools: denied}}")
+    assert gain(BASE, ALSO_EMPLOYEE, before=before) == eased("tools")
+    assert gain(before, ALSO_EMPLOYEE, before=BASE) is None
+
+
 def test_another_default_class_is_compared_too() -> None:
     """Who states no class is taken for `confidential` before, and for `internal`, which is allowed, afterwards."""
     before = BASE + "settings: {defaultDataClass: confidential}\n"
