@@ -297,6 +297,9 @@ class ModelSettings(Section):
     repetition_penalty: float | None = Field(None, gt=0, le=10)
     stop_on_repetition: bool = Field(False, description="end an answer that does nothing but repeat itself")
     actions: tuple[str, ...] = ("chat", "completions")
+    embedding_dimensions: tuple[int, ...] = Field(
+        (), description="sizes below its own to which the model's embeddings may be cut (Matryoshka models)"
+    )
     tools: bool = Field(
         True, description="whether it calls tools; false refuses them, and keeps `auto` from sending them"
     )

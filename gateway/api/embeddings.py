@@ -11,36 +11,46 @@ import orjson
 from pydantic import Field
 from starlette.types import Send
 
-from gateway.api.bounds import MAX_TEXT
 from gateway.api.headers import answer_headers
 from gateway.api.http.body import BodyReader
 from gateway.api.inference import Inference, respond
+from gateway.api.prompts import Prompts, prompts_of
 from gateway.api.render import ChatFormat, extension
-from gateway.api.schemas import AskingBody, Name, requested
+from gateway.api.schemas import AskingBody, Name, Whole, requested
+from gateway.errors import InvalidRequest
 from gateway.flow.answer import Answer
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.values import Action, EmbeddingRequest, ModelRequest, Vectors
 
 PATH = "/v1/embeddings"
+MAX_INPUT_SIZE = 4_000_000
+"""Characters and token ids of all inputs together."""
 
 
 class EmbeddingBody(AskingBody):
     action: ClassVar[Action] = "embeddings"
     model: Name
-    input: (
-        Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]
-        | Annotated[
-            list[Annotated[str, Field(min_length=1, max_length=MAX_TEXT)]],
-            Field(min_length=1, max_length=2048, fail_fast=True),
-        ]
-    )
+    input: Prompts
+    """A text, token ids, or a list of either: one vector for each."""
     encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[Whole, Field(ge=1, le=65_536)] | None = None
     user: Annotated[str, Field(max_length=256)] | None = None
 
     def to_request(self) -> EmbeddingRequest:
-        inputs = (self.input,) if isinstance(self.input, str) else tuple(self.input)
+        inputs = prompts_of(self.input)
+        if sum(map(len, inputs)) > MAX_INPUT_SIZE:
+            raise InvalidRequest(
+                "The inputs are too long for one request.",
+                code="too_many_values",
+                param="input",
+                hint="send them in several requests",
+            )
         return EmbeddingRequest(
-            self.model, inputs, base64_vectors=self.encoding_format == "base64", user_label=self.user
+            self.model,
+            inputs,
+            base64_vectors=self.encoding_format == "base64",
+            dimensions=self.dimensions,
+            user_label=self.user,
         )
 
 

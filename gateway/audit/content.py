@@ -106,7 +106,7 @@ def prompt_document(request: ModelRequest) -> dict[str, Any]:
             turns = [{"role": turn.role, "name": turn.name, **message_fields(turn.content)} for turn in messages]
             return {"messages": turns} | ({"tools": [_tool(tool) for tool in tools]} if tools else {})
         case EmbeddingRequest(inputs=inputs):
-            return {"inputs": list(inputs)}
+            return {"inputs": [one if isinstance(one, str) else list(one) for one in inputs]}
         case CompletionRequest(prompts=(prompt,)):
             return {"prompt": prompt if isinstance(prompt, str) else list(prompt)}
         case CompletionRequest(prompts=prompts):

@@ -223,6 +223,7 @@ def as_gateway_error(error: Any, grammar_param: str | None = None, *, prompt_par
         numeric = isinstance(error.value, int | float)
         message = error.message if numeric else f"`{error.field}`: {error.limit}"
         param = grammar_param if error.field.startswith("grammar.") else error.field
+        param = prompt_param if error.field in ("prompt", "prompt_token_ids") else param
         return InvalidRequest(message, code=code, param=param, hint=error.hint)
     if code == "poison_request":
         return InvalidRequest(

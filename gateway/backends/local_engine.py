@@ -26,6 +26,7 @@ from gateway.backends.engine_values import (
     sampling_of,
 )
 from gateway.backends.several_prompts import JoinedAnswer
+from gateway.backends.vector_sizes import shortened
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.budget import prompt_too_long
 from gateway.flow.parts import message_fields
@@ -145,14 +146,13 @@ class LocalBackend:
     ) -> tuple[tuple[tuple[float, ...], ...], Usage]:
         from engine import EngineError
 
-        del request  # what of it matters is prepared
         engine = self._ready(card)
         ids = prepared.payload
         try:
             vectors = await engine.embed(ids, scheduling=hints_of(scheduling))
         except EngineError as error:
             raise as_gateway_error(error, prompt_param="input") from None
-        return tuple(vectors), Usage(prompt_tokens=sum(len(one) for one in ids))
+        return shortened(vectors, request.dimensions, card), Usage(prompt_tokens=sum(len(one) for one in ids))
 
     def status(self) -> Mapping[str, object]:
         """After the load: `degraded` while some engine takes no requests, `stopped`, `stalled` (in a step that does not
@@ -306,7 +306,7 @@ def _tokenized(tokenizer: Any, request: ModelRequest, card: ModelCard) -> Any:
     try:
         match request:
             case EmbeddingRequest(inputs=inputs):
-                return [tokenizer.encode(text, add_special_tokens=True, most=most) for text in inputs]
+                return [_ids(tokenizer, one, most) for one in inputs]
             case ChatRequest(messages=turns):
                 messages = [{"role": _role(turn.role), **message_fields(turn.content)} for turn in turns]
                 tools, extra = tools_for_template(request), request.template_kwargs

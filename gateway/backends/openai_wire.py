@@ -47,7 +47,10 @@ PATHS = {"chat": "/chat/completions", "completions": "/completions", "embeddings
 
 
 def embedding_body(request: EmbeddingRequest, card: ModelCard) -> bytes:
-    return orjson.dumps({"model": card.upstream_model or card.id, "input": list(request.inputs)})
+    body: dict[str, Any] = {"model": card.upstream_model or card.id, "input": list(request.inputs)}
+    if request.dimensions is not None:
+        body["dimensions"] = request.dimensions
+    return orjson.dumps(body)
 
 
 def request_body(request: GeneratingRequest, card: ModelCard, max_output_tokens: int) -> bytes:

@@ -113,7 +113,7 @@ def check_models(settings: Settings) -> Finding:
     from gateway.cli.models import models_dir
     from gateway.local.models import DEMO_MODELS
 
-    absent = [asset.id for asset in DEMO_MODELS if not (models_dir() / asset.filename).is_file()]
+    absent = [asset.id for asset in DEMO_MODELS if not (models_dir() / asset.filename).exists()]
     if absent:
         return Finding(
             "models", "warn", f"not fetched: {', '.join(absent)}", "both demo models on disk", "esclusa models fetch"

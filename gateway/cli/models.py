@@ -85,7 +85,7 @@ def _assets(ids: tuple[str, ...]) -> tuple[ModelAsset, ...]:
 
 def _path(asset: ModelAsset) -> str | None:
     path = models_dir() / asset.filename
-    return str(path) if path.is_file() else None
+    return str(path) if path.exists() else None
 
 
 def _row(asset: ModelAsset) -> dict[str, object]:

@@ -43,7 +43,7 @@ def rough_prompt_tokens(request: ModelRequest) -> int:
         case CompletionRequest(prompts=prompts):
             return sum(map(_rough_tokens, prompts))
         case EmbeddingRequest(inputs=inputs):
-            return sum(-(-_bytes(text) // BYTES_PER_TOKEN) + 2 for text in inputs)
+            return sum(_rough_tokens(one) + 1 for one in inputs)
 
 
 def _rough_tokens(prompt: Prompt) -> int:
@@ -144,7 +144,7 @@ def prompt_digest(request: ModelRequest) -> bytes:
         case CompletionRequest(prompts=prompts):
             parts = ["\x1f".join(["prompts", *(f"{len(str(one))}\x1f{one}" for one in prompts)])]
         case EmbeddingRequest(inputs=inputs):
-            parts = [f"{len(text)}\x1f{text}" for text in inputs]
+            parts = [f"{len(str(one))}\x1f{one}" for one in inputs]
     return hashlib.sha256("\x1e".join(parts).encode()).digest()
 
 

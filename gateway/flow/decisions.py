@@ -121,6 +121,8 @@ class ModelCard:
     actions: tuple[str, ...] = ("chat", "completions")
     tools: bool = True
     """Whether it calls tools."""
+    embedding_dimensions: tuple[int, ...] = ()
+    """Sizes below its own to which its embeddings may be cut."""
 
 
 @dataclass(frozen=True, slots=True)

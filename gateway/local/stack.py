@@ -27,6 +27,7 @@ DEMO_MAX_TOKENS = 512
 DEMO_PRICES_MICRO = {"small": (20_000, 40_000), "large": (80_000, 160_000)}
 """Input and output, per million tokens: invented, so that the demo has costs to show."""
 
+DEMO_SENTENCE_TOKENS, DEMO_EMBEDDING_PRICE_MICRO = 256, 10_000
 DEMO_SAMPLING = {"small": (0.2, 0.9), "large": (0.7, 0.8)}
 """Temperature and top_p that the models' makers recommend, for callers who name none."""
 
@@ -87,7 +88,7 @@ def require_loopback(host: str) -> None:
 
 
 async def _demo_models(settings: Settings, report: Report) -> tuple[ModelSettings, ...]:
-    """The configured models, or the two demo models in local mode when nothing else is configured."""
+    """The configured models, or the demo models in local mode when nothing else is configured."""
     if settings.models or settings.upstreams or not settings.local.enabled:
         return settings.models
     folder = cache_dir() / "models"
@@ -102,6 +103,16 @@ def _fetch(asset: ModelAsset, folder: Path, report: Report) -> Path:
 
 
 def _card(asset: ModelAsset, path: Path) -> ModelSettings:
+    if asset.tier == "embedding":
+        return ModelSettings(
+            id=asset.id,
+            path=str(path),
+            sha256=asset.sha256,
+            context_window=DEMO_SENTENCE_TOKENS,
+            labels={"hosting": "local", "license": asset.license},
+            actions=("embeddings",),
+            price_in_micro=DEMO_EMBEDDING_PRICE_MICRO,
+        )
     price_in, price_out = DEMO_PRICES_MICRO[asset.tier]
     temperature, top_p = DEMO_SAMPLING[asset.tier]
     return ModelSettings(

@@ -43,7 +43,9 @@ def catalog_from(settings: Settings) -> ModelCatalog:
         virtual=True,
         # What every target can take: a client that fills it is safe wherever it lands.
         context_window=min(windows),
-        actions=tuple(dict.fromkeys(action for card in real if card.tier for action in card.actions)),
+        actions=tuple(
+            dict.fromkeys(action for card in real if card.tier for action in card.actions if action != "embeddings")
+        ),
         tools=any(card.tools for card in real if card.tier),
     )
     return ModelCatalog([*real, virtual])
@@ -85,4 +87,5 @@ def _card(model: ModelSettings, settings: Settings) -> ModelCard:
         upstream_model=model.upstream_model,
         actions=model.actions,
         tools=model.tools,
+        embedding_dimensions=model.embedding_dimensions,
     )

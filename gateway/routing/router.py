@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import exp
 
-from gateway.errors import NotFound
+from gateway.errors import InvalidRequest, NotFound
 from gateway.flow.refusals import may_serve_tools, no_tools
 from gateway.flow.values import CompletionRequest, EmbeddingRequest, ModelCard, ModelRequest, RoutePlan
 from gateway.routing.features import Features, features_of
@@ -49,6 +49,13 @@ class ComplexityRouter:
     def plan(self, request: ModelRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
         if not asked.virtual:
             return RoutePlan(asked.id, (asked,), "the model was asked for by name", router_version=ROUTER_VERSION)
+        if isinstance(request, EmbeddingRequest):
+            raise InvalidRequest(
+                f"`{asked.id}` embeds nothing: vectors of two models cannot be compared.",
+                code="unsupported_action",
+                param="model",
+                hint="name the model that embeds; GET /v1/models lists what each serves",
+            )
         usable = [card for card in permitted if not card.virtual and card.tier and request.needs in card.actions]
         if not usable:
             raise NotFound(

@@ -16,14 +16,14 @@ from prometheus_client import generate_latest
 
 from gateway.local.issuer import DevIssuer
 from gateway.places import default_policy
-from tests.fakes.demo_models import LARGE, SMALL, demo_model
+from tests.fakes.demo_models import ENCODER, LARGE, SMALL, demo_model
 from tests.fakes.openai_upstream import Upstream
 from tests.fakes.running_gateway import RunningGateway
 from tests.fakes.stage import Stage, UpstreamThread, stage_settings
 
 pytestmark = [pytest.mark.models, pytest.mark.timeout(240)]
 
-SMALL_ID, LARGE_ID = "smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct"
+SMALL_ID, LARGE_ID, ENCODER_ID = "smollm2-135m-instruct", "qwen2.5-coder-0.5b-instruct", "all-minilm-l6-v2"
 RIVERS: Any = [{"role": "user", "content": "Name three rivers of Colombia."}]
 HARD: Any = [
     {
@@ -49,6 +49,13 @@ def stage(
         "models": (
             {"id": SMALL_ID, "tier": "small", "path": str(demo_model(SMALL)), **local},
             {"id": LARGE_ID, "tier": "large", "path": str(demo_model(LARGE)), **local},
+            {
+                "id": ENCODER_ID,
+                "path": str(demo_model(ENCODER)),
+                "context_window": 256,
+                "labels": {"hosting": "local"},
+                "actions": ("embeddings",),
+            },
         ),
         "engine": {"device": "cpu", "kv_cache_bytes": 128 << 20, "max_num_seqs": 8},
         "audit": {"mode": "standard"},
@@ -213,6 +220,14 @@ def test_vllms_metric_names_are_exposed(stage: Stage) -> None:
         assert f"{name}{{" in text
     assert f'model_name="{SMALL_ID}"' in text
     assert "esclusa_overhead_seconds_bucket" in text
+
+
+def test_texts_of_one_meaning_are_near(stage: Stage) -> None:
+    texts = ["A boat passes the lock of a canal.", "The ship goes through the canal lock.", "Interest rates fell."]
+    with sdk(stage) as client:
+        one, same, other = [row.embedding for row in client.embeddings.create(model=ENCODER_ID, input=texts).data]
+    assert sum(a * b for a, b in zip(one, same, strict=True)) > 0.7
+    assert sum(a * b for a, b in zip(one, other, strict=True)) < 0.3
 
 
 WEATHER: Any = {

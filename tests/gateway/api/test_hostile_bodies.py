@@ -68,7 +68,7 @@ WRONG: dict[str, tuple[Callable[[object], object], bytes, str, str | None]] = {
     "stop": (chat.parse, filled(CHAT + b'"stop":[', b"1", b"]}"), "invalid_type", "stop.0"),
     "prompt": (completions.parse, filled(COMPLETION + b"[", b"true", b"]}"), "invalid_type", "prompt.0"),
     "empty prompts": (completions.parse, filled(COMPLETION + b"[", b'""', b"]}"), "invalid_value", "prompt.0"),
-    "inputs": (embeddings.parse, filled(b'{"model":"m","input":[', b"1", b"]}"), "invalid_type", "input.0"),
+    "inputs": (embeddings.parse, filled(b'{"model":"m","input":[', b"true", b"]}"), "invalid_type", "input.0"),
     "a schema": (
         chat.parse,
         filled(CHAT + b'"guided_json":{"enum":[', b'"a"', b"]}}"),

@@ -9,7 +9,7 @@ import pytest
 
 from gateway.api import chat, completions, embeddings
 from gateway.errors import InvalidRequest
-from gateway.flow.values import Message
+from gateway.flow.values import ChatRequest, Message
 
 CHAT: dict[str, Any] = {"model": "mini", "messages": [{"role": "user", "content": "Hola"}]}
 TEXT: dict[str, Any] = {"model": "mini", "prompt": "Hola"}
@@ -24,7 +24,7 @@ def refused(body: object, parse: Any = chat.parse) -> InvalidRequest:
 @pytest.mark.parametrize(
     "name",
     [
-        "api_base", "base_url", "chat_template", "chat_template_kwargs", "extra_body", "cache_salt", "priority",
+        "api_base", "base_url", "chat_template", "extra_body", "cache_salt", "priority",
         "functions", "best_of", "mm_processor_kwargs", "custom_llm_provider", "prompt",
         "request_id", "lora", "adapter", "kv_transfer_params", "guardrails",
     ],
@@ -349,7 +349,7 @@ def test_an_empty_or_odd_prompt_is_refused(prompt: object) -> None:
     assert refused({**TEXT, "prompt": prompt}, completions.parse).status == 400
 
 
-@pytest.mark.parametrize("inputs", ["", [], [""], [[1, 2]], None, ["x"] * 2049])
+@pytest.mark.parametrize("inputs", ["", [], [""], [[1, "x"]], [[]], None, ["x"] * 2049])
 def test_odd_embedding_inputs_are_refused(inputs: object) -> None:
     assert refused({"model": "embed", "input": inputs}, embeddings.parse).status == 400
 
@@ -402,3 +402,12 @@ def test_what_fills_a_gap_is_refused_with_a_reason() -> None:
     error = refused({**TEXT, "suffix": "fin"}, completions.parse)
     assert (error.param, "`prompt`" in str(error.hint)) == ("suffix", True)
     assert completions.parse({**TEXT, "suffix": ""}) == completions.parse(TEXT)
+
+
+def test_of_a_templates_variables_only_those_that_steer_reasoning_are_taken() -> None:
+    taken = chat.parse({**CHAT, "chat_template_kwargs": {"enable_thinking": False}})
+    assert isinstance(taken, ChatRequest)
+    assert taken.template_kwargs == {"enable_thinking": False}
+    for name in ("messages", "chat_template", "tools"):
+        error = refused({**CHAT, "chat_template_kwargs": {name: "x"}})
+        assert error.param == f"chat_template_kwargs.{name}"
