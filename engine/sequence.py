@@ -94,6 +94,8 @@ class Sequence:
     finished_at: float | None = None
     finish_reason: FinishReason | None = None
     stop_reason: str | int | None = None
+    repetition: Any = None
+    """What detects a loop, where the request asks for that."""
 
     @property
     def num_tokens(self) -> int:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import abc
 
 from engine.requests import FinishReason
+from engine.scheduling.repetition import RepetitionGuard
 from engine.sequence import Sequence
 
 _LONGEST_PERIOD = 32
 _REPEATS = 4
 _SHORTEST_LOOP = 16
-HOPELESS_LOOP = 128
-"""A table, a line of dashes or a list of zeros may repeat itself for a while."""
 
 
 def is_looping(tokens: abc.Sequence[int], shortest: int = _SHORTEST_LOOP) -> bool:
@@ -28,7 +27,6 @@ def is_looping(tokens: abc.Sequence[int], shortest: int = _SHORTEST_LOOP) -> boo
 
 
 REPETITION = "repetition"
-_LOOK_EVERY = 16
 Ending = tuple[FinishReason, str | int | None]
 
 
@@ -50,13 +48,16 @@ def ending_of(sequence: Sequence, eos_token_ids: frozenset[int]) -> Ending | Non
         return FinishReason.STOP, None
     if num_output >= sequence.max_tokens:
         return FinishReason.LENGTH, None
-    if sampling.stop_on_repetition and num_output % _LOOK_EVERY == 0 and _is_hopeless(sequence, num_output):
+    if sampling.stop_on_repetition and _is_hopeless(sequence):
         return FinishReason.LENGTH, REPETITION
     return None
 
 
-def _is_hopeless(sequence: Sequence, num_output: int) -> bool:
+def _is_hopeless(sequence: Sequence) -> bool:
     """`ignore_eos` is for measurements, which get every token."""
-    if num_output < HOPELESS_LOOP or sequence.sampling.ignore_eos:
+    if sequence.sampling.ignore_eos:
         return False
-    return is_looping(sequence.token_ids[-HOPELESS_LOOP:], HOPELESS_LOOP)
+    guard: RepetitionGuard | None = sequence.repetition
+    if guard is None:
+        guard = sequence.repetition = RepetitionGuard()
+    return guard.loops(sequence.token_ids, sequence.num_prompt_tokens)

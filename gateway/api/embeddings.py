@@ -13,7 +13,8 @@ from starlette.types import Send
 
 from gateway.api.headers import answer_headers
 from gateway.api.http.body import BodyReader
-from gateway.api.inference import Inference, respond
+from gateway.api.http.refusing import respond
+from gateway.api.inference import Inference
 from gateway.api.prompts import Prompts, prompts_of
 from gateway.api.render import ChatFormat, extension
 from gateway.api.schemas import AskingBody, Name, Whole, requested

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
+from gateway.api.http.header_values import Headers, header_value
 from gateway.flow.answer import Bill
 from gateway.flow.stages import Reserved
 from gateway.limits.headers import ratelimit_headers
-
-Headers = list[tuple[bytes, bytes]]
 
 
 def answer_headers(reserved: Reserved, bill: Bill | None) -> Headers:
@@ -43,11 +40,3 @@ _NAMES = {
     for kind in ("requests", "tokens")
     for name in (f"x-ratelimit-limit-{kind}", f"x-ratelimit-remaining-{kind}", f"x-ratelimit-reset-{kind}")
 }
-
-
-@lru_cache(maxsize=4096)
-def header_value(text: str) -> bytes:
-    """Printable ASCII on one line, whatever a policy's author wrote."""
-    if text.isascii() and text.isprintable():
-        return text.encode()
-    return "".join(sign if sign.isprintable() else " " for sign in text).encode("ascii", "replace")

@@ -6,39 +6,49 @@ One class for all of them, so that authorization, limits and audit cannot differ
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 from functools import partial
 
 import orjson
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
-from gateway.api.headers import Headers, answer_headers, header_value
+from gateway.api.early_stream import EarlyStream
+from gateway.api.headers import answer_headers
 from gateway.api.http.body import BodyReader, ClientGone
 from gateway.api.http.credentials import read_credential
-from gateway.api.http.dialects import Dialect, dialect_in, openai_error
+from gateway.api.http.dialects import dialect_in, openai_error
 from gateway.api.http.disconnect_watcher import DisconnectWatcher
-from gateway.api.render import ChoiceBuffer, ResponseFormat, collect, envelope, extension, usage_object, whole_answer
-from gateway.api.sse import SSE_HEADERS, EventStream, frame
+from gateway.api.http.refusing import respond
+from gateway.api.render import (
+    ChoiceBuffer,
+    ResponseFormat,
+    collect,
+    envelope,
+    extension,
+    matched,
+    usage_object,
+    whole_answer,
+)
+from gateway.api.sse import PING, EventStream, frame
 from gateway.api.text_offsets import TextOffsets
-from gateway.errors import GatewayError, InvalidRequest, Unavailable
+from gateway.errors import GatewayError, InvalidRequest
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
 from gateway.flow.pipeline import IncomingRequest, Pipeline
+from gateway.flow.stages import Reserved
 from gateway.flow.values import ChoiceEnd, Chunk, Delta, ModelRequest
 
 Parse = Callable[[object], ModelRequest]
-BrokenOff = Callable[[GatewayError, str], bytes]
-EVENT_STREAM = dict(SSE_HEADERS)[b"content-type"]
 LONG_EVIDENCE = 1024
 """Tokens whose log-probabilities are rendered on the event loop."""
-CUT_SHORT_S = 1.0
-"""How long a client that does not read may hold up the end."""
 
 
 class Inference:
     """`parse` turns JSON into a request; `answer_format` turns chunks into the route's objects."""
+
+    ping = PING
+    """What a stream says while there is nothing to say."""
 
     def __init__(self, pipeline: Pipeline, reader: BodyReader, parse: Parse, answer_format: ResponseFormat) -> None:
         self._pipeline = pipeline
@@ -48,14 +58,14 @@ class Inference:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         context: RequestContext = scope["state"]["context"]
-        dialect = dialect_in(scope)
-        sent = Sent(send, dialect, self.broken_off)
+        sent = EarlyStream(send, dialect_in(scope), self.broken_off, self.ping)
         disconnect = DisconnectWatcher(receive)
         incoming = IncomingRequest(
             context=context,
             credential=partial(read_credential, scope["headers"]),
             receive=partial(self._read, scope, receive, disconnect),
             gone=disconnect.gone,
+            under_way=partial(_expect, sent),
         )
         try:
             with BOUNDARY:
@@ -66,7 +76,7 @@ class Inference:
                         await self._whole(answer, sent)
         except GatewayError as error:
             # Rendered here: the front door calls this endpoint without the framework's layers in between.
-            await refuse(send, error, str(context.request_id), dialect)
+            await sent.refuse(error, str(context.request_id))
         except asyncio.CancelledError:
             if not disconnect.gone():
                 await sent.cut_short(str(context.request_id))
@@ -75,6 +85,7 @@ class Inference:
             if task is not None:
                 task.uncancel()  # nobody is left to answer; the record is written
         finally:
+            sent.close()
             disconnect.stop()
 
     @staticmethod
@@ -147,54 +158,23 @@ class Inference:
                 data = frame({**head, "choices": [opening]})
         if delta.is_empty and not delta.logprobs and finish_reason is None:
             return data
-        body = {**head, "choices": [self._answer_format.delta(delta, finish_reason, opened[index])]}
+        choice = self._answer_format.delta(delta, finish_reason, opened[index])
+        if isinstance(chunk, ChoiceEnd):
+            choice |= matched(chunk.stop_reason)
+        body = {**head, "choices": [choice]}
+        if answer.reserved.request.continuous_usage:
+            body["usage"] = usage_object(answer.reserved, answer.used_so_far())
         if stop_cause is not None:
             body["x_esclusa"] = extension(answer.reserved, answer.bill, stop_cause)
         return data + frame(body)
+
+
+def _expect(sent: EarlyStream, reserved: Reserved) -> None:
+    if reserved.request.stream:
+        sent.expect(answer_headers(reserved, None))
 
 
 def _rendered(answer_format: ResponseFormat, answer: Answer, choices: list[ChoiceBuffer]) -> bytes:
     body = orjson.dumps(whole_answer(answer_format, answer.reserved, answer.bill, choices))
     choices.clear()  # to free what is long takes its time too
     return body
-
-
-class Sent:
-    """The way to the client, knowing how far an answer has got: one that is cut off is told so."""
-
-    def __init__(self, send: Send, dialect: Dialect, broken_off: BrokenOff) -> None:
-        self._send, self._dialect, self._broken_off = send, dialect, broken_off
-        self._begun = self._streams = self._ended = False
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._begun, self._streams = True, (b"content-type", EVENT_STREAM) in message["headers"]
-        else:
-            self._ended = not message.get("more_body", False)
-        await self._send(message)
-
-    async def cut_short(self, request_id: str) -> None:
-        """The process stops under a running request: 503, or an error in-band where a stream has begun."""
-        error = Unavailable(
-            "The gateway is stopping and has ended this request.",
-            code="gateway_stopping",
-            hint="send the request again; it was recorded as cancelled",
-        )
-        with contextlib.suppress(TimeoutError, asyncio.CancelledError, OSError):
-            async with asyncio.timeout(CUT_SHORT_S):
-                if not self._begun:
-                    await refuse(self._send, error, request_id, self._dialect)
-                elif self._streams and not self._ended:
-                    body = self._broken_off(error, request_id)
-                    await self._send({"type": "http.response.body", "body": body, "more_body": False})
-
-
-async def respond(send: Send, body: bytes, headers: Headers, status: int = 200) -> None:
-    base = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    await send({"type": "http.response.start", "status": status, "headers": base + headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-async def refuse(send: Send, error: GatewayError, request_id: str, dialect: Dialect) -> None:
-    headers = [(name.encode(), header_value(value)) for name, value in error.headers.items()]
-    await respond(send, dialect.error_body(error, request_id), headers, error.status)

@@ -47,6 +47,7 @@ class ChoiceBuffer:
     logprobs: list[TokenLogprob] = field(default_factory=list)
     finish_reason: str | None = None
     stop_cause: str | None = None
+    stop_reason: str | int | None = None
     prompt_logprobs: Sequence[TokenLogprob | None] | None = None
 
     @property
@@ -73,6 +74,7 @@ def collect(choices: Sequence[ChoiceBuffer], chunk: Chunk) -> None:
             choice = choices[last.index]
             choice.add(last)
             choice.finish_reason, choice.stop_cause = chunk.finish_reason, chunk.stop_cause
+            choice.stop_reason = chunk.stop_reason
         case PromptLogprobs(entries=entries, index=index):
             choices[index].prompt_logprobs = entries
 
@@ -132,6 +134,11 @@ class CompletionFormat:
         return choice
 
 
+def matched(stop_reason: str | int | None) -> dict[str, Any]:
+    """vLLM's field: the stop string or token that has ended a choice, or `repetition`."""
+    return {} if stop_reason is None else {"stop_reason": stop_reason}
+
+
 def both_names(fields: Mapping[str, Any]) -> Mapping[str, Any]:
     """What a model has reasoned under both names that clients read: DeepSeek's and vLLM's newer one."""
     reasoning = fields.get("reasoning_content")
@@ -152,7 +159,9 @@ def whole_answer(
     answer_format: ResponseFormat, reserved: Reserved, bill: Bill, choices: Sequence[ChoiceBuffer]
 ) -> dict[str, Any]:
     body = envelope(answer_format, reserved, streaming=False)
-    body["choices"] = [answer_format.whole(index, parts) for index, parts in enumerate(choices)]
+    body["choices"] = [
+        answer_format.whole(index, parts) | matched(parts.stop_reason) for index, parts in enumerate(choices)
+    ]
     body["usage"] = usage_object(reserved, bill.usage)
     if isinstance(answer_format, ChatFormat) and choices[0].prompt_logprobs is not None:
         body["prompt_logprobs"] = prompt_logprobs_object(choices[0].prompt_logprobs)

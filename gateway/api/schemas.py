@@ -42,6 +42,8 @@ Output = Annotated[Whole, Field(ge=1, le=1_000_000)]
 
 class StreamOptions(Strict):
     include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+    """vLLM's: usage in every chunk, where `include_usage` asks for it at all."""
     include_obfuscation: bool | None = None
     """Of no use here: padding against observers of an encrypted stream."""
 
@@ -153,9 +155,11 @@ class Sampling(AskingBody):
 
     def shared(self) -> dict[str, Any]:
         """The fields of a request that are none of its content or parameters."""
+        options = self.stream_options
         return {
             "stream": bool(self.stream),
-            "include_usage": bool(self.stream_options and self.stream_options.include_usage),
+            "include_usage": bool(options and options.include_usage),
+            "continuous_usage": bool(options and options.include_usage and options.continuous_usage_stats),
             "user_label": self.user or self.safety_identifier,
             "metadata": self.metadata or {},
         }

@@ -18,6 +18,7 @@ SSE_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"x-accel-buffering", b"no"),
 ]
+EVENT_STREAM = dict(SSE_HEADERS)[b"content-type"]
 
 
 def frame(value: Mapping[str, Any]) -> bytes:

@@ -233,6 +233,8 @@ def _policy(decision: Decision) -> dict[str, Any]:
         "obligations": filled(
             {
                 "max_output_tokens": duties.max_output_tokens,
+                "default_output_tokens": duties.default_output_tokens,
+                "repetition_guard": None if duties.repetition_guard == "off" else duties.repetition_guard,
                 "content_logging": duties.content_logging,
                 "redaction": duties.redaction,
                 "guardrails": duties.guardrails,

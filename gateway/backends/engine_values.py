@@ -70,7 +70,7 @@ def sampling_of(
         logprobs=params.top_logprobs if params.logprobs else None,
         prompt_logprobs=_prompt_logprobs(params),
         grammar=grammar,
-        stop_on_repetition=defaults.stop_on_repetition,
+        stop_on_repetition=params.stop_on_repetition or defaults.stop_on_repetition,
     )
 
 
@@ -132,7 +132,7 @@ def as_chunks(event: Any, model_sha256: str, tokenizer: Any, hidden: Collection[
         return [*found, delta]
     reason = str(event.finish_reason)
     signals = None if event.signals is None else _signals(event.signals, model_sha256)
-    cause, matched = _stop_cause(reason, event.stop_reason), event.stop_reason if reason == "stop" else None
+    cause, matched = _stop_cause(reason, event.stop_reason), event.stop_reason if reason in ("stop", "length") else None
     return [*found, ChoiceEnd(delta, FINISH[reason], cause, signals, matched)]
 
 

@@ -146,6 +146,10 @@ class Answer:
             await self._finish(self._left_early(), None)
         await self._iterator.aclose()
 
+    def used_so_far(self) -> Usage:
+        """By what has arrived; the bill has the last word."""
+        return Usage(self.reserved.estimate.prompt_tokens, sum(self._meter.tokens.values()))
+
     async def _run(self) -> AsyncGenerator[Chunk, None]:
         outcome, failure = Outcome.ERROR, None
         try:

@@ -16,6 +16,7 @@ from gateway.flow.values import (
     CompletionRequest,
     EmbeddingRequest,
     Estimate,
+    GeneratingRequest,
     LimitRule,
     ModelCard,
     ModelRequest,
@@ -97,7 +98,10 @@ def estimate(request: ModelRequest, card: ModelCard, obligations: Obligations, p
             param="max_tokens",
             hint=f"the largest `max_tokens` that fits is {room}",
         )
-    wanted = params.max_tokens if params.max_tokens is not None else max(1, min(room, card.default_max_tokens or room))
+    wanted = params.max_tokens
+    if wanted is None:
+        usual = (room, card.default_max_tokens, obligations.default_output_tokens)
+        wanted = max(1, min([length for length in usual if length is not None]))
     if params.up_to_window and room >= (1 if exact else card.context_window // LEAST_ROOM):
         wanted = min(wanted, room)
     caps = (wanted, card.max_output_tokens, obligations.max_output_tokens)
@@ -125,6 +129,13 @@ def prompt_too_long(request: ModelRequest, card: ModelCard, count: str) -> Conte
 def overflow(card: ModelCard) -> str:
     """OpenAI's sentence: clients that shorten a conversation and try again recognize an overflow by these words."""
     return f"This model's maximum context length is {card.context_window} tokens."
+
+
+def guarded(request: GeneratingRequest, obligations: Obligations) -> GeneratingRequest:
+    """The request as the backend gets it: with what policy asks of the sampler."""
+    if obligations.repetition_guard == "off":
+        return request
+    return replace(request, params=replace(request.params, stop_on_repetition=True))
 
 
 def granted_tokens(bound: Estimate, reservation: Reservation) -> int:

@@ -21,6 +21,10 @@ class Obligations:
     """The only way policy steers later stages."""
 
     max_output_tokens: int | None = None
+    default_output_tokens: int | None = None
+    """Of an answer whose caller names no length."""
+    repetition_guard: Literal["off", "stop"] = "off"
+    """Whether an answer that does nothing but repeat itself is ended."""
     content_logging: Literal["none", "hash", "redacted", "encrypted"] = "hash"
     redaction: Literal["off", "flag", "redact", "block"] = "off"
     """What becomes of personal data and secrets, in prompts and answers."""

@@ -18,6 +18,7 @@ from gateway.flow.boundary import BOUNDARY, Finalizers, close
 from gateway.flow.budget import (
     estimate,
     granted_tokens,
+    guarded,
     prompt_digest,
     usage_cost,
 )
@@ -81,6 +82,8 @@ class IncomingRequest:
     receive: Callable[[], Awaitable[ModelRequest]]
     gone: Callable[[], bool] = lambda: False
     """True once the client has hung up; tells a disconnect from another cancellation."""
+    under_way: Callable[[Reserved], None] = lambda _: None
+    """Told that a backend has begun, each time one has."""
 
 
 class Pipeline:
@@ -142,6 +145,7 @@ class Pipeline:
                         if not intent_recorded:
                             intent_recorded = True
                             await self._audit.intent(reserved)  # durable while the backend already prefills
+                        incoming.under_way(reserved)
                         return self._hand_over(reserved, stream, await backend_call(anext(stream, None)), incoming)
                     except FirstByteFailed as failed:
                         await close(stream)
@@ -244,7 +248,7 @@ class Pipeline:
         if isinstance(request, EmbeddingRequest):
             return embedding(partial(backend.embed, prepared=prepared, scheduling=scheduling), request, card)
         return backend.generate(
-            request,
+            guarded(request, obligations),
             card,
             prepared=prepared,
             request_id=str(reserved.request_id),

@@ -70,6 +70,8 @@ class GenerationParams:
     top_logprobs: int = 0
     prompt_logprobs: int | None = None
     echo: bool = False
+    stop_on_repetition: bool = False
+    """End an answer that does nothing but repeat itself. Policy asks for it, not the caller."""
     grammar: Mapping[str, Any] | None = None
     """`{"type": "json_schema"|"json_object"|"regex"|"choice"|"grammar", "value": ...}` or None; a schema also with the
     `name`, `description` and `strict` that the caller gave."""
@@ -102,6 +104,8 @@ class _Generating(_Asked):
     params: GenerationParams = GenerationParams()
     stream: bool = False
     include_usage: bool = False
+    continuous_usage: bool = False
+    """Usage in every chunk of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,7 @@ class EmbeddingRequest(_Asked):
     params: ClassVar[GenerationParams] = GenerationParams()
     stream: ClassVar[bool] = False
     include_usage: ClassVar[bool] = False
+    continuous_usage: ClassVar[bool] = False
 
     choices: ClassVar[int] = 1
 

@@ -26,6 +26,7 @@ from gateway.access.document.vocabulary import (
     NAMED_TYPES_ONLY,
     PREFIX_CACHE_ORDER,
     REDACTION_ORDER,
+    REPETITION_GUARD_ORDER,
     SIGNED_IN_ONLY,
     TOOLS_ORDER,
 )
@@ -301,10 +302,15 @@ def merge_obligations(specs: Iterable[ObligationSpec | None]) -> tuple[Obligatio
         return NOTHING, frozenset()
     localities = frozenset(spec.require_locality for spec in written if spec.require_locality is not None)
     caps = [spec.max_output_tokens for spec in written if spec.max_output_tokens is not None]
+    lengths = [spec.default_output_tokens for spec in written if spec.default_output_tokens is not None]
     weights = [spec.share_weight for spec in written if spec.share_weight is not None]
     priorities = [spec.priority for spec in written if spec.priority is not None]
     merged = Obligations(
         max_output_tokens=min(caps, default=None),
+        default_output_tokens=min(lengths, default=None),
+        repetition_guard=_strongest(
+            REPETITION_GUARD_ORDER, [spec.repetition_guard for spec in written], NOTHING.repetition_guard
+        ),
         content_logging=_strongest(LOGGING_ORDER, [spec.content_logging for spec in written], NOTHING.content_logging),
         redaction=_strongest(REDACTION_ORDER, [spec.redaction for spec in written], NOTHING.redaction),
         guardrails=_strongest(GUARDRAIL_ORDER, [spec.guardrails for spec in written], NOTHING.guardrails),

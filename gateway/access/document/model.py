@@ -39,6 +39,7 @@ from gateway.access.document.vocabulary import (
     PrefixCache,
     PrincipalType,
     Redaction,
+    RepetitionGuard,
     Tools,
 )
 
@@ -217,6 +218,9 @@ class When(Part):
 
 class ObligationSpec(Part):
     max_output_tokens: Annotated[int, Field(ge=1, le=10**7)] | None = None
+    default_output_tokens: Annotated[int, Field(ge=1, le=10**7)] | None = None
+    """Of an answer whose caller names no length."""
+    repetition_guard: RepetitionGuard | None = None
     guardrails: Guardrails | None = None
     redaction: Redaction | None = None
     content_logging: ContentLogging | None = None

@@ -28,6 +28,8 @@ Guardrails = Literal["off", "default", "strict"]
 ContentLogging = Literal["none", "hash", "redacted", "encrypted"]
 PrefixCache = Literal["tenant", "department", "user"]
 CachedTokens = Literal["show", "hide"]
+RepetitionGuard = Literal["off", "stop"]
+REPETITION_GUARD_ORDER: tuple[RepetitionGuard, ...] = get_args(RepetitionGuard)
 Tools = Literal["allowed", "denied"]
 
 INFERENCE_ACTIONS: tuple[str, ...] = get_args(InferenceAction)

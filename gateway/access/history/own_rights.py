@@ -30,6 +30,7 @@ from gateway.access.document.vocabulary import (
     LOGGING_ORDER,
     PREFIX_CACHE_ORDER,
     REDACTION_ORDER,
+    REPETITION_GUARD_ORDER,
     TOOLS_ORDER,
 )
 from gateway.access.history.eased_limits import LAST, eased_limit
@@ -213,7 +214,12 @@ def _weaker(old: Obligations, new: Obligations) -> str | None:
         new.max_output_tokens is None or new.max_output_tokens > old.max_output_tokens
     ):
         return "maxOutputTokens"
+    if old.default_output_tokens is not None and (
+        new.default_output_tokens is None or new.default_output_tokens > old.default_output_tokens
+    ):
+        return "defaultOutputTokens"
     for name, order, then, now in (
+        ("repetitionGuard", REPETITION_GUARD_ORDER, old.repetition_guard, new.repetition_guard),
         ("redaction", REDACTION_ORDER, old.redaction, new.redaction),
         ("guardrails", GUARDRAIL_ORDER, old.guardrails, new.guardrails),
         ("contentLogging", LOGGING_ORDER, old.content_logging, new.content_logging),

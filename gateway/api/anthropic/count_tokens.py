@@ -14,7 +14,8 @@ from gateway.api.anthropic.messages import Messages
 from gateway.api.headers import answer_headers
 from gateway.api.http.body import BodyReader
 from gateway.api.http.errors import refusal_of
-from gateway.api.inference import Inference, respond
+from gateway.api.http.refusing import respond
+from gateway.api.inference import Inference
 from gateway.api.render import ChatFormat
 from gateway.flow.answer import Answer
 from gateway.flow.pipeline import Pipeline

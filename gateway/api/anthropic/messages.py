@@ -16,7 +16,8 @@ from gateway.api.anthropic.message import message_object
 from gateway.api.headers import answer_headers
 from gateway.api.http.body import BodyReader
 from gateway.api.http.disconnect_watcher import DisconnectWatcher
-from gateway.api.inference import Inference, respond
+from gateway.api.http.refusing import respond
+from gateway.api.inference import Inference
 from gateway.api.render import ChatFormat, ChoiceBuffer, collect
 from gateway.api.sse import EventStream
 from gateway.errors import GatewayError, InvalidRequest
@@ -33,6 +34,7 @@ _VERSION = re.compile(rb"\A20\d{2}-\d{2}-\d{2}\Z")
 
 class Messages(Inference):
     broken_off = staticmethod(broken_off)
+    ping = PING
 
     async def _read(self, scope: Scope, receive: Receive, disconnect: DisconnectWatcher) -> ModelRequest:
         require_a_version(scope["headers"])

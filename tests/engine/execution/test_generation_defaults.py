@@ -8,7 +8,7 @@ import pytest
 
 from engine import AsyncEngine, FinishReason, LoadedModel
 from engine.execution.generation_defaults import sampling_defaults
-from engine.scheduling.stopping import HOPELESS_LOOP, is_looping
+from engine.scheduling.repetition import LEAST_RUN
 from tests.fakes.byte_tokenizer import ByteTokenizer
 from tests.fakes.engines import collect, config, loader_of, request, tokens_of
 from tests.fakes.runner import FakeRunner
@@ -92,16 +92,9 @@ async def test_an_answer_that_only_repeats_itself_ends_where_that_is_asked_for()
     start = [97 + number % 23 for number in range(60)]
     count, reason, cause = await ending(saying(start), stop_on_repetition=True)
     assert (reason, cause) == (FinishReason.LENGTH, "repetition")
-    assert HOPELESS_LOOP <= count < 60 + HOPELESS_LOOP + 16
+    assert count == 60 + LEAST_RUN
 
 
 @pytest.mark.parametrize("fields", [{}, {"stop_on_repetition": True, "ignore_eos": True}])
 async def test_otherwise_it_runs_to_its_length(fields: dict[str, Any]) -> None:
     assert await ending(saying([1, 2, 3, 4]), **fields) == (1000, FinishReason.LENGTH, None)
-
-
-def test_a_line_of_dashes_is_a_loop_but_not_a_hopeless_one() -> None:
-    text = [*range(100), *[45] * 60]
-    assert is_looping(text)
-    assert not is_looping(text, HOPELESS_LOOP)
-    assert is_looping([*text, *[45] * 70], HOPELESS_LOOP)

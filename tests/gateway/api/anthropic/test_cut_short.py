@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gateway.api.anthropic.dialect import ANTHROPIC
-from gateway.api.anthropic.events import broken_off
-from gateway.api.inference import Sent
+from gateway.api.anthropic.events import PING, broken_off
+from gateway.api.early_stream import EarlyStream
 from gateway.api.sse import SSE_HEADERS
 
 
@@ -20,7 +20,7 @@ async def test_a_request_under_which_the_gateway_stops_is_told_so(begun: bool) -
     async def send(message: Any) -> None:
         told.append(message)
 
-    sent = Sent(send, ANTHROPIC, broken_off)
+    sent = EarlyStream(send, ANTHROPIC, broken_off, PING)
     if begun:
         await sent({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
         await sent({"type": "http.response.body", "body": b"event: message_start\n\n", "more_body": True})
