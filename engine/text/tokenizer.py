@@ -18,7 +18,7 @@ from engine.errors import EngineFault, InvalidInput, TextTooLong
 from engine.requests import Grammar
 from engine.text.chat_template import ChatTemplate, Message
 from engine.text.encoding import TextEncoder
-from engine.text.tool_calls.constraint import CallConstraint, lark_of
+from engine.text.tool_calls.constraint import CallConstraint, Thought, lark_of
 from engine.text.tool_calls.conversation import for_template, in_words
 from engine.text.tool_calls.pieces import AnswerParser, PlainText
 from engine.text.tool_calls.registry import dialog_of
@@ -134,20 +134,29 @@ class ChatTokenizer:
         byte = _BYTE_TOKEN.fullmatch(token)
         return bytes([int(byte[1], 16)]) if byte else token.replace("▁", " ").encode()
 
-    def call_grammar(self, constraint: CallConstraint) -> Grammar:
-        """Raises InvalidGrammar for a schema that cannot be followed."""
-        return Grammar("tool_calls", lark_of(constraint, self.dialog.format, self._marks.get))
+    def call_grammar(self, constraint: CallConstraint, prompt_token_ids: Sequence[int] = ()) -> Grammar:
+        """Of the answer to this prompt. Raises InvalidGrammar for a schema that cannot be followed."""
+        return Grammar(
+            "tool_calls", lark_of(constraint, self.dialog.format, self._marks.get, self._thought(prompt_token_ids))
+        )
 
     def answer_parser(
         self, prompt_token_ids: Sequence[int], *, tools: Collection[str], constrained: bool
     ) -> AnswerParser | None:
-        """Reads one choice; None where an answer can be nothing but text. `tools`: the names that were offered. A
-        constrained answer has no reasoning."""
+        """Reads one choice; None where an answer can be nothing but text. `tools`: the names that were offered. An
+        answer that is constrained otherwise than by `call_grammar` has no reasoning."""
         calls = self.dialog.format.parser(tools) if tools or self.dialog.calls == "openai" else None
-        if constrained or not self.dialog.thinks:
-            return calls
+        thought = "none" if constrained else self._thought(prompt_token_ids)
+        return calls if thought == "none" else Thinking(calls or PlainText(), begun=thought == "begun")
+
+    def _thought(self, prompt_token_ids: Sequence[int]) -> Thought:
+        """Some templates open the block of reasoning, or close it where the model shall not think."""
+        if not self.dialog.thinks:
+            return "none"
         tail = self.decode(prompt_token_ids[-8:]).rstrip()
-        return Thinking(calls or PlainText(), begun=tail.endswith(OPENING))
+        if tail.endswith(CLOSING):
+            return "none"
+        return "begun" if tail.endswith(OPENING) else "may"
 
     @property
     def mark_token_ids(self) -> frozenset[int]:

@@ -89,7 +89,8 @@ def completed(
 def chatted(engine: AsyncEngine, request: ChatRequest, asked: GenerationRequest) -> AsyncIterator[Chunk]:
     """The answer to a chat. Its text is read only where it may hold more than text."""
     offered = () if request.tool_choice.mode == "none" else tuple([tool.name for tool in request.tools])
-    constrained = asked.sampling.grammar is not None
+    grammar = asked.sampling.grammar
+    constrained = grammar is not None and grammar.type != "tool_calls"
 
     def parser() -> Any:
         return engine.tokenizer.answer_parser(asked.prompt_token_ids, tools=offered, constrained=constrained)

@@ -122,7 +122,7 @@ class LocalBackend:
         asked = GenerationRequest(
             request_id=request_id,
             prompt_token_ids=() if isinstance(request, CompletionRequest) else prepared.payload,
-            sampling=self._sampling(engine, request, card, max_output_tokens),
+            sampling=self._sampling(engine, request, card, max_output_tokens, prepared),
             cache_salt=tenant_salt,
             scheduling=hints_of(scheduling),
         )
@@ -182,7 +182,9 @@ class LocalBackend:
 
     # --------------------------------------------------------------------------------------------- private
 
-    def _sampling(self, engine: AsyncEngine, request: GeneratingRequest, card: ModelCard, most: int) -> Any:
+    def _sampling(
+        self, engine: AsyncEngine, request: GeneratingRequest, card: ModelCard, most: int, prepared: Prepared
+    ) -> Any:
         """Raises `InvalidRequest` for tools whose schemas cannot be followed."""
         from engine import EngineError
 
@@ -191,7 +193,7 @@ class LocalBackend:
         if constraint is None:
             return sampling
         try:
-            return replace(sampling, grammar=engine.tokenizer.call_grammar(constraint))
+            return replace(sampling, grammar=engine.tokenizer.call_grammar(constraint, prepared.payload))
         except EngineError as error:
             raise as_gateway_error(error, "tools") from None
 

@@ -10,17 +10,24 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from engine.errors import InvalidGrammar
 from engine.text.json_schemas import unsupported_keyword, without_unknown_formats
+from engine.text.tool_calls.leading import PYTHON_TAG
 from engine.text.tool_calls.registry import CallFormat
+from engine.text.tool_calls.thinking import CLOSING as THINK_END
+from engine.text.tool_calls.thinking import OPENING as THINK
 
 WHITESPACE = r"[ \n\t]{0,8}"
 """Bounded, because small models like to fill an unbounded gap for ever."""
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 ControlToken = Callable[[str], int | None]
 """The id of a text that the vocabulary has as a control token."""
+Thought = Literal["none", "may", "begun"]
+"""Whether reasoning comes before the answer: never, if the model likes, or the prompt has begun it."""
+GAP = r"gap: /\n{0,2}/"
+FENCED, FENCE_END, NEWLINE = "```json\n", "\n```", "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +40,7 @@ class Function:
 @dataclass(frozen=True, slots=True)
 class CallConstraint:
     """What an answer may call. `required`: it is calls and nothing else; otherwise it may also be text, or JSON that
-    follows `answer`."""
+    follows `answer`. Reasoning before it is free."""
 
     functions: Sequence[Function]
     required: bool
@@ -41,43 +48,79 @@ class CallConstraint:
     answer: Mapping[str, Any] | None = None
 
 
-def lark_of(constraint: CallConstraint, form: CallFormat, control: ControlToken) -> str:
-    """Raises `InvalidGrammar` naming the tool and the place in its schema where it is one that is not supported."""
+def lark_of(constraint: CallConstraint, form: CallFormat, control: ControlToken, thought: Thought = "none") -> str:
+    """Raises `InvalidGrammar` naming the tool and the place in its schema where it is one that is not supported.
+
+    What the form's parser would read as a call is either one of the grammar's calls or not in its texts.
+    """
     schemas = [_schema(index, function) for index, function in enumerate(constraint.functions)]
-    pairs = list(zip(constraint.functions, schemas, strict=True))
-    rules = _rules(form.opening, "call", pairs, form, control)
-    head, tail = _terms(form.head, form, control), _terms(form.tail, form, control)
-    more = f"({_terms(form.separator, form, control)} call)*" if constraint.parallel and not form.one_call else ""
-    rules.append(f"calls: {head} call {more} {tail}")
-    mark = next((mark for mark in form.marks if (form.head + form.opening).startswith(mark)), None)
+    called = [
+        _called(function, schema, form, control) for function, schema in zip(constraint.functions, schemas, strict=True)
+    ]
+    rules = [f"function: {' | '.join(f'function_{index}' for index in range(len(called)))}"]
+    rules += [f"function_{index}: {call}" for index, call in enumerate(called)]
+    several = constraint.parallel and not form.one_call
+    more = f"({_terms(form.separator, form, control)} call)*" if several else ""
+    closing, tail = _terms(form.closing, form, control), _terms(form.tail, form, control)
+    rules.append(f"call: {_terms(form.opening, form, control)} function {closing}")
+    rules.append(f"calls: {_terms(form.head, form, control)} call {more} {tail}")
     if constraint.required:
-        start = ["start: calls"]
+        rules.append("body: calls")
     elif constraint.answer is not None:
-        start = ["start: calls | answer", f"answer: %json {_json(_flexible(constraint.answer))}"]
-    elif mark is None:
-        # Calls stand at the beginning, so what begins otherwise is text to its end.
-        start = ["start: calls | OTHER", r"OTHER: /([^{](.|\n)*)?/"]
+        rules += ["body: calls | answer", f"answer: %json {_json(_flexible(constraint.answer))}"]
+    else:
+        rules += _free(form, control, several, f"function {closing} {more} {tail}")
+    return "\n".join(["%llguidance {}", *_start(thought, control), *rules]) + "\n"
+
+
+def _free(form: CallFormat, control: ControlToken, several: bool, rest: str) -> list[str]:
+    """Text that may end in calls. `rest`: of the calls, behind what opens the first."""
+    rules = [f"TEXT: /(.|\\n)*/{''.join([f' & ~/{pattern}/' for pattern in _read_as_calls(form)])}"]
+    opening = form.head + form.opening
+    mark = next((mark for mark in form.marks if opening.startswith(mark)), None)
+    if mark is None:
+        body = ["TEXT"]
     elif control(mark) is not None:
-        start = ["start: TEXT calls?", r"TEXT: /(.|\n)*/"]
+        body = ["TEXT calls?"]
     else:
         # The mark is text: where it has come, the rest of a call must follow.
-        rules += _rules((form.head + form.opening)[len(mark) :], "marked", pairs, form, control)
-        start = [
-            f"start: TEXT | before marked {more} {tail}",
-            f"before[lazy]: TEXT {json.dumps(mark, ensure_ascii=False)}",
-            r"TEXT: /(.|\n)*/",
+        body = ["TEXT", "before marked"]
+        rules += [
+            f"before[lazy]: /(.|\\n)*/ {_text(mark)}",
+            f"marked: {_terms(opening[len(mark) :], form, control)} {rest}",
         ]
-    return "\n".join(["%llguidance {}", *start, *rules]) + "\n"
+    if form.leads:
+        body.append("leading")
+        lead = f"<[{control(PYTHON_TAG)}]>? " if control(PYTHON_TAG) is not None else ""
+        fenced = f"{_text(FENCED)} function {_text(FENCE_END)}"
+        more = f"({_terms(form.separator, form, control)} function)*" if several else ""
+        more_fenced = f"({_text(NEWLINE)} {fenced})*" if several else ""
+        rules.append(f"leading: {lead}function {more} | {fenced} {more_fenced}")
+    return [f"body: {' | '.join(body)}", *rules]
 
 
-def _rules(
-    opening: str, name: str, pairs: Sequence[tuple[Function, Any]], form: CallFormat, control: ControlToken
-) -> list[str]:
-    """The rule of a call, one alternative for each function."""
-    called = [_called(function, schema, form, control) for function, schema in pairs]
-    first, last = _terms(opening, form, control), _terms(form.closing, form, control)
-    alternatives = [f"{name}_{index}: {first} {call} {last}" for index, call in enumerate(called)]
-    return [f"{name}: {' | '.join(f'{name}_{index}' for index in range(len(called)))}", *alternatives]
+def _read_as_calls(form: CallFormat) -> list[str]:
+    """Patterns of texts in which the form's parser sees calls."""
+    marks = "|".join([_literal(mark) for mark in form.marks])
+    found = [rf"(.|\n)*({marks})(.|\n)*"] if form.marks else []
+    if form.leads:
+        found.append(r"[ \t\r\n]*(```json[^\n]{0,16}\n|(```[^\n]{0,21}\n[ \t\r\n]*)?\{)(.|\n)*")
+    return found
+
+
+def _start(thought: Thought, control: ControlToken) -> list[str]:
+    if thought == "none":
+        return ["start: body"]
+    opening, closing = control(THINK), control(THINK_END)
+    rest = (
+        [f"thought: THOUGHT <[{closing}]>", f"THOUGHT: /(.|\\n)*/ & ~/(.|\\n)*{_literal(THINK_END)}(.|\\n)*/"]
+        if closing is not None
+        else [rf"thought[lazy]: /(.|\n)*{_literal(THINK_END)}/"]
+    )
+    if thought == "begun":
+        return ["start: thought gap body", *rest, GAP]
+    opened = f"<[{opening}]>" if opening is not None else _text(THINK)
+    return [f"start: ({opened} thought gap)? body", *rest, GAP]
 
 
 def _schema(index: int, function: Function) -> dict[str, Any]:
@@ -93,7 +136,7 @@ def _schema(index: int, function: Function) -> dict[str, Any]:
 def _called(function: Function, schema: Mapping[str, Any], form: CallFormat, control: ControlToken) -> str:
     if form.arguments_key is None:
         middle = _terms(form.middle, form, control)
-        return f"{json.dumps(function.name)} {middle} %json {_json(_flexible(schema))}"
+        return f"{_text(function.name)} {middle} %json {_json(_flexible(schema))}"
     key = form.arguments_key
     whole = {
         "type": "object",
@@ -135,7 +178,16 @@ def _terms(text: str, form: CallFormat, control: ControlToken) -> str:
         if token is None:
             plain += part
             continue
-        terms += [json.dumps(plain, ensure_ascii=False)] if plain else []
+        terms += [_text(plain)] if plain else []
         terms.append(f"<[{token}]>")
         plain = ""
-    return " ".join([*terms, *([json.dumps(plain, ensure_ascii=False)] if plain else [])])
+    return " ".join([*terms, *([_text(plain)] if plain else [])])
+
+
+def _text(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _literal(text: str) -> str:
+    """As a pattern between slashes."""
+    return re.escape(text).replace("/", r"\/")

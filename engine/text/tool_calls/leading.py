@@ -11,7 +11,8 @@ PYTHON_TAG = "<|python_tag|>"
 FENCE, LANGUAGE = "```", "json"
 MAX_FENCE = 24
 """Characters of the line that opens a fence."""
-BETWEEN = "; \n\t\r`"
+SPACE = " \n\t\r"
+BETWEEN = f"{SPACE};`"
 
 
 class LeadingCalls:
@@ -48,20 +49,20 @@ class LeadingCalls:
     def _between(self, text: str) -> str:
         """What goes on: the call, or all that was held where it is none."""
         self._raw += text
-        bare = self._raw.lstrip(BETWEEN if self._calls else " \n\t\r")
+        bare = self._raw.lstrip(BETWEEN if self._calls else SPACE)
         if self._calls and LANGUAGE.startswith(bare):
             return ""
         if self._calls and bare.startswith(LANGUAGE):  # of a further fence
-            bare = bare[len(LANGUAGE) :].lstrip()
+            bare = bare[len(LANGUAGE) :].lstrip(SPACE)
         if bare.startswith(PYTHON_TAG):
-            bare = bare[len(PYTHON_TAG) :].lstrip()
+            bare = bare[len(PYTHON_TAG) :].lstrip(SPACE)
         elif PYTHON_TAG.startswith(bare) or (not self._calls and FENCE.startswith(bare)):
             return ""
         if bare.startswith(FENCE):
             line, newline, behind = bare.partition("\n")
-            if len(line) > MAX_FENCE or (newline and behind.lstrip()[:1] not in ("", "{")):
+            if len(line) > MAX_FENCE or (newline and behind.lstrip(SPACE)[:1] not in ("", "{")):
                 return self._give_up()
-            bare = behind.lstrip()
+            bare = behind.lstrip(SPACE)
         if not bare:
             return ""
         if bare[0] != "{":

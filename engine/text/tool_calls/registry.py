@@ -36,6 +36,8 @@ class CallFormat:
     tail: str = ""
     arguments_key: str | None = None
     middle: str = ""
+    leads: bool = False
+    """Calls are also read as bare JSON, or JSON in a fence, at the beginning of an answer."""
     one_call: bool = False
     """The model ends its answer with a call."""
 
@@ -48,9 +50,14 @@ FORMATS: Mapping[str, CallFormat] = {
         closing="\n</tool_call>",
         separator="\n",
         arguments_key="arguments",
+        leads=True,
     ),
     "llama3_json": CallFormat(
-        lambda names: LeadingCalls(names=names), marks=(PYTHON_TAG,), separator="; ", arguments_key="parameters"
+        lambda names: LeadingCalls(names=names),
+        marks=(PYTHON_TAG,),
+        separator="; ",
+        arguments_key="parameters",
+        leads=True,
     ),
     "mistral": CallFormat(
         lambda _: mistral.MistralCalls(),
