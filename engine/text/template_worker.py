@@ -33,6 +33,19 @@ class Refused(TemplateError):
     """The template called `raise_exception`."""
 
 
+class Arguments(dict[str, Any]):
+    """Of a call: an object to templates that expect one, JSON to those that add it to a text."""
+
+    def __str__(self) -> str:
+        return _to_json(self)
+
+    def __add__(self, text: str) -> str:
+        return str(self) + text
+
+    def __radd__(self, text: str) -> str:
+        return text + str(self)
+
+
 class GenerationTag(Extension):
     """`{% generation %}...{% endgeneration %}` marks what an assistant wrote, for training; the text stays as it is."""
 
@@ -61,6 +74,10 @@ class Renderer:
     def render(self, request: dict[str, Any]) -> str:
         self._now = datetime.fromisoformat(request.pop("now"))
         tools, extra = request.pop("tools", None), request.pop("extra", {})
+        for message in request["messages"]:
+            for call in message.get("tool_calls") or ():
+                if isinstance(call["function"].get("arguments"), dict):
+                    call["function"]["arguments"] = Arguments(call["function"]["arguments"])
         return self._template.render(**extra, tools=tools or None, documents=None, **request)
 
     def own_words(self, error: Refused) -> str:

@@ -19,7 +19,7 @@ from engine.requests import Grammar
 from engine.text.chat_template import ChatTemplate, Message
 from engine.text.encoding import TextEncoder
 from engine.text.tool_calls.constraint import CallConstraint, Thought, lark_of
-from engine.text.tool_calls.conversation import for_template, in_words
+from engine.text.tool_calls.conversation import for_template, in_words, to_user
 from engine.text.tool_calls.pieces import AnswerParser, PlainText
 from engine.text.tool_calls.registry import dialog_of
 from engine.text.tool_calls.thinking import CLOSING, OPENING, Thinking
@@ -100,12 +100,7 @@ class ChatTokenizer:
         if self._template is None:
             roles = [str(message.get("role")) for message in messages]
             raise InvalidInput("messages", roles, "this model has no chat template", hint="use a plain completion")
-        if self.dialog.takes_tools:
-            turns, offered = for_template(messages), tools
-        else:
-            turns, offered = in_words(messages, tools), ()
-        guarded, guarded_tools = [self._guard(turn) for turn in turns], [self._guard(tool) for tool in offered]
-        text = self._template.render(guarded, add_generation_prompt, guarded_tools, extra)
+        text = self._rendered(self._template, messages, tools, add_generation_prompt, extra)
         if any(found[0] != _GUARD for found in _SURROGATE.finditer(text)):
             raise EngineFault("the chat template wrote half of a surrogate pair", hint="use another copy of the model")
         if _GUARD not in text:
@@ -116,6 +111,25 @@ class ChatTokenizer:
             if most is not None and len(ids) > most:
                 raise TextTooLong(len(ids), most)
         return ids
+
+    def _rendered(
+        self,
+        template: ChatTemplate,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]],
+        prompts: bool,
+        extra: Mapping[str, Any] | None,
+    ) -> str:
+        if self.dialog.takes_tools:
+            turns = [self._guard(turn) for turn in for_template(messages, self.dialog.habits)]
+            return template.render(turns, prompts, [self._guard(tool) for tool in tools], extra)
+        turns = [self._guard(turn) for turn in in_words(messages, tools)]
+        try:
+            return template.render(turns, prompts, (), extra)
+        except InvalidInput:
+            if not tools or messages[0].get("role") == "system":
+                raise
+            return template.render(to_user(turns), prompts, (), extra)
 
     def decode(self, token_ids: Iterable[int], skip_special_tokens: bool = False) -> str:
         """The text of these tokens on their own; incomplete characters become U+FFFD."""

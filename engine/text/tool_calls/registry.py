@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from engine.errors import UnsupportedModel
 from engine.text.tool_calls import deepseek, harmony, mistral
+from engine.text.tool_calls.conversation import USUAL, Habits, habits_of
 from engine.text.tool_calls.leading import PYTHON_TAG, LeadingCalls
 from engine.text.tool_calls.pieces import AnswerParser
 from engine.text.tool_calls.tagged import TaggedCalls
@@ -126,6 +127,8 @@ class Dialog:
     """Its template has a place for tools."""
     thinks: bool
     """It may begin with a block of reasoning."""
+    habits: Habits = USUAL
+    """Of its template."""
 
     @property
     def format(self) -> CallFormat:
@@ -147,7 +150,7 @@ def dialog_of(template: str | None, calls: str | None = None, reasoning: str | N
             f"`{reasoning}` is no parser of reasoning", hint=f"reasoning_parser is one of {', '.join(REASONING)}, none"
         )
     thinks = CLOSING in source or OPENING in source if reasoning is None else reasoning != "none"
-    return Dialog(calls or seen, takes_tools, thinks)
+    return Dialog(calls or seen, takes_tools, thinks, habits_of(source))
 
 
 REASONING = ("qwen3", "deepseek_r1")
