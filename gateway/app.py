@@ -22,6 +22,7 @@ from gateway.api.http.edge_middleware import EdgeMiddleware
 from gateway.api.http.errors import install_handlers
 from gateway.api.http.startup_app import BootProgress, StartupApp
 from gateway.api.openapi import Document, describe
+from gateway.api.responses import create
 from gateway.descriptors import DescriptorPlan
 from gateway.errors import ConfigError
 from gateway.server import GatewayServer, fit_descriptors, handle_signals, listen, make_server
@@ -59,7 +60,7 @@ def create_app(services: Services) -> Gateway:
     )
     install_handlers(app)
     reader = BodyReader(max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
-    running = (chat, completions, embeddings, messages, count_tokens)
+    running = (chat, completions, embeddings, create, messages, count_tokens)
     inference: dict[str, ASGIApp] = {route.PATH: route.endpoint(services.pipeline, reader) for route in running}
     front = EdgeMiddleware(
         app.routed,

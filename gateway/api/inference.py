@@ -6,7 +6,7 @@ One class for all of them, so that authorization, limits and audit cannot differ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
 
 import orjson
@@ -35,11 +35,13 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
-from gateway.flow.pipeline import IncomingRequest, Pipeline
+from gateway.flow.incoming import IncomingRequest
+from gateway.flow.pipeline import Pipeline
 from gateway.flow.stages import Reserved
-from gateway.flow.values import ChoiceEnd, Chunk, Delta, ModelRequest
+from gateway.flow.values import ChoiceEnd, Chunk, Delta, ModelRequest, Principal
 
 Parse = Callable[[object], ModelRequest]
+Complete = Callable[[ModelRequest, Principal], Awaitable[ModelRequest]]
 LONG_EVIDENCE = 1024
 """Tokens whose log-probabilities are rendered on the event loop."""
 
@@ -49,6 +51,7 @@ class Inference:
 
     ping = PING
     """What a stream says while there is nothing to say."""
+    complete: Complete | None = None
 
     def __init__(self, pipeline: Pipeline, reader: BodyReader, parse: Parse, answer_format: ResponseFormat) -> None:
         self._pipeline = pipeline
@@ -66,6 +69,7 @@ class Inference:
             receive=partial(self._read, scope, receive, disconnect),
             gone=disconnect.gone,
             under_way=partial(_expect, sent),
+            complete=self.complete,
         )
         try:
             with BOUNDARY:

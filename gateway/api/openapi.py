@@ -18,11 +18,14 @@ from gateway.api.anthropic.count_tokens import CountBody
 from gateway.api.chat import ChatBody
 from gateway.api.completions import CompletionBody
 from gateway.api.embeddings import EmbeddingBody
+from gateway.api.responses.answers import ResponseEvent, ResponseView
+from gateway.api.responses.body import ResponsesBody
 
 ROUTES: dict[str, tuple[type[BaseModel], type[BaseModel], type[BaseModel] | None, str]] = {
     "/v1/chat/completions": (ChatBody, ChatCompletion, ChatCompletionChunk, "A chat answer, streamed or whole"),
     "/v1/completions": (CompletionBody, TextCompletion, TextCompletion, "A text completion, streamed or whole"),
     "/v1/embeddings": (EmbeddingBody, EmbeddingList, None, "One vector for each input"),
+    "/v1/responses": (ResponsesBody, ResponseView, ResponseEvent, "An answer as items, streamed or whole"),
     "/v1/messages": (MessagesBody, MessageView, MessageEvent, "A chat answer in Anthropic's form, streamed or whole"),
     "/v1/messages/count_tokens": (CountBody, TokensView, None, "The tokens of a message, without an answer"),
 }

@@ -8,8 +8,8 @@ Knows the ports, not their implementations; standard library only.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from gateway.errors import GatewayError, Unavailable
@@ -26,6 +26,7 @@ from gateway.flow.charge import charged, limits_of
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.evolve import evolve
 from gateway.flow.first_byte import FirstByteFailed, at_once, backend_call, counting, embedding
+from gateway.flow.incoming import IncomingRequest
 from gateway.flow.inspection import guard_of, inspected, inspected_again, stricter
 from gateway.flow.metering import used_so_far
 from gateway.flow.ports import (
@@ -57,13 +58,11 @@ from gateway.flow.stages import (
 )
 from gateway.flow.values import (
     Chunk,
-    Credential,
     EmbeddingRequest,
     Failure,
     LimitRule,
     LimitVerdict,
     ModelCard,
-    ModelRequest,
     Outcome,
     Prepared,
     Principal,
@@ -71,19 +70,6 @@ from gateway.flow.values import (
     SchedulingHints,
     Usage,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class IncomingRequest:
-    """What the API hands over. The body is read only after the caller is known: strangers cost no parsing."""
-
-    context: RequestContext
-    credential: Callable[[], Credential]
-    receive: Callable[[], Awaitable[ModelRequest]]
-    gone: Callable[[], bool] = lambda: False
-    """True once the client has hung up; tells a disconnect from another cancellation."""
-    under_way: Callable[[Reserved], None] = lambda _: None
-    """Told that a backend has begun, each time one has."""
 
 
 class Pipeline:
@@ -177,7 +163,7 @@ class Pipeline:
         return stage.authenticated(principal)
 
     async def _receive(self, caller: Authenticated, incoming: IncomingRequest) -> Read:
-        request = await incoming.receive()
+        request = await incoming.read(caller.principal)
         return caller.read(request, prompt_digest(request))
 
     def _authorize(self, read: Read, timer: StageTimer) -> Authorized:

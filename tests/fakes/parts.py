@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 
 from gateway.errors import GatewayError, RateLimited
 from gateway.flow.context import RequestContext, SystemIds
-from gateway.flow.pipeline import IncomingRequest, Pipeline
+from gateway.flow.incoming import IncomingRequest
+from gateway.flow.pipeline import Pipeline
 from gateway.flow.stages import Concluded, Exchange
 from gateway.flow.values import (
     AdminEvent,

@@ -30,6 +30,7 @@ MATRIX: dict[tuple[str, str], str] = {
     ("POST", "/v1/chat/completions"): MODEL,
     ("POST", "/v1/completions"): MODEL,
     ("POST", "/v1/embeddings"): MODEL,
+    ("POST", "/v1/responses"): MODEL,
     ("POST", "/v1/messages"): MODEL,
     ("POST", "/v1/messages/count_tokens"): MODEL,
     ("GET", f"{ADMIN}/policies/current"): "policy.read",
@@ -88,6 +89,7 @@ BODIES: dict[str, Any] = {
     "/v1/messages/count_tokens": {"model": "mini", "messages": [{"role": "user", "content": "Hola"}]},
     "/v1/messages": {"model": "mini", "max_tokens": 8, "messages": [{"role": "user", "content": "Hola"}]},
     "/v1/embeddings": {"model": "embed", "input": "x"},
+    "/v1/responses": {"model": "mini", "input": "x"},
 }
 OF_OUR_OWN_MODELS = {"/v1/messages/count_tokens"}
 """Nobody can count for the models here, which are those of an upstream: what they say is no refusal of the caller."""

@@ -1,0 +1,1 @@
+"""OpenAI's Responses API over the same pipeline: items in, items out, events in its order."""
