@@ -19,7 +19,7 @@ from engine.errors import (
     UnsupportedModel,
     WeightsMismatch,
 )
-from engine.execution.inspection import check_model
+from engine.execution.inspection import ModelFacts, check_model, read_facts
 from engine.metrics.prometheus import EngineCollector
 from engine.metrics.stats import EngineStats, ShareStats
 from engine.ports import LoadedModel, Loader, Progress
@@ -78,6 +78,7 @@ __all__ = [
     "LoadedModel",
     "Loader",
     "Logprob",
+    "ModelFacts",
     "PoisonRequest",
     "Progress",
     "PromptScore",
@@ -92,4 +93,5 @@ __all__ = [
     "UnsupportedModel",
     "WeightsMismatch",
     "check_model",
+    "read_facts",
 ]

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, SecretStr, ValidationError
 
 from gateway.documents.located_yaml import Location, read_yaml
 from gateway.documents.schema_walk import field_names, nearest
@@ -24,6 +24,12 @@ M = TypeVar("M", bound=BaseModel)
 REFERENCES = ("os.environ/", "env.")
 PREFIX = "ESCLUSA_"
 WELL_KNOWN = {"DATABASE_URL": ("store", "database_url"), "REDIS_URL": ("store", "redis_url")}
+
+
+class Section(BaseModel):
+    """A part of the settings. Unknown keys are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 def load(

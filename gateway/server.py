@@ -23,7 +23,8 @@ from gateway.api.http.refusals import Refusals
 from gateway.descriptors import DescriptorPlan, plan_descriptors, raise_limit
 from gateway.errors import ConfigError
 from gateway.flow.context import IdSource
-from gateway.settings import HttpSettings, Settings
+from gateway.http_settings import HttpSettings
+from gateway.settings import Settings
 
 _log = logging.getLogger("esclusa.server")
 ANNOUNCING = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -47,7 +47,7 @@ class SentenceEncoder:
             self._model = BertEncoder(WeightSource(checkpoint, ops, device, dtype))
         self._first_token = _pools_first_token(checkpoint.path)
         self.max_model_len = min(
-            _longest_sentence(checkpoint), config.max_model_len or checkpoint.config.max_position_embeddings
+            longest_sentence(checkpoint), config.max_model_len or checkpoint.config.max_position_embeddings
         )
 
     def embed(self, token_id_lists: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -102,7 +102,8 @@ def _pools_first_token(directory: Path) -> bool:
     return "pooling_mode_cls_token" in modes
 
 
-def _longest_sentence(checkpoint: Checkpoint) -> int:
+def longest_sentence(checkpoint: Checkpoint) -> int:
+    """In tokens, marks included."""
     declared = _read(checkpoint.path / "sentence_bert_config.json").get("max_seq_length")
     return min(int(declared or checkpoint.config.max_position_embeddings), checkpoint.config.max_position_embeddings)
 

@@ -5,7 +5,36 @@ Opens the checkpoint, builds the tokenizer and compiles the chat template as the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+
+from engine.execution.generation_defaults import sampling_defaults
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the files of a model say about it."""
+
+    max_position_embeddings: int
+    """The longest prompt and answer together, in tokens."""
+    sampling: Mapping[str, float]
+    """What its makers recommend, by the names of `SamplingParams`."""
+
+
+def read_facts(path: str) -> ModelFacts:
+    """From the configuration and the tensor directory, in less than a second. Raises EngineError as loading would."""
+    from engine.execution.embedder import longest_sentence
+    from engine.models import bert
+    from engine.weights.loader import open_checkpoint
+    from engine.weights.untrusted import model_files
+
+    with model_files(Path(path).name):
+        checkpoint = open_checkpoint(path)
+        window = checkpoint.config.max_position_embeddings
+        if checkpoint.config.architecture in bert.ARCHITECTURES:
+            window = longest_sentence(checkpoint)
+        return ModelFacts(window, sampling_defaults(checkpoint.path, checkpoint.metadata))
 
 
 def check_model(path: str) -> str:

@@ -192,12 +192,31 @@ class EmbeddingList(Described):
     x_esclusa: Extension
 
 
+class Capabilities(Described):
+    chat: bool
+    completions: bool
+    embeddings: bool
+    tools: bool = Field(description="calls functions that the request offers")
+    json_schema: bool = Field(description="answers that follow a schema")
+    logprobs: bool
+    vision: bool
+    audio: bool
+
+
+class PriceView(Described):
+    currency: str = Field(description="ISO 4217")
+    prompt_micro: int = Field(description="millionths of the currency per million prompt tokens")
+    completion_micro: int = Field(description="the same for output tokens")
+
+
 class ModelExtension(Described):
     tier: Literal["small", "large"] | None
     virtual: bool = Field(description="a name that the router turns into a real model")
     context_window: int
     actions: list[str]
     tools: bool = Field(description="whether it calls tools")
+    default_output_tokens: int | None = Field(None, description="of an answer whose caller names no length")
+    resolves_to: list[str] | None = Field(None, description="of a virtual name: what it may become for you")
 
 
 class ModelObject(Described):
@@ -205,6 +224,13 @@ class ModelObject(Described):
     object: Literal["model"]
     created: int
     owned_by: str
+    max_model_len: int = Field(description="prompt and answer together, in tokens; vLLM's name")
+    context_length: int = Field(description="the same under another name that clients read")
+    max_output_tokens: int = Field(description="the longest answer that you may ask for")
+    capabilities: Capabilities
+    languages: list[str] = Field(description="ISO 639-1 codes; empty where nobody has said")
+    sampling_defaults: dict[str, float] = Field(description="used where a request says nothing")
+    pricing: PriceView
     x_esclusa: ModelExtension
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel
+
+from gateway.documents.near_names import near
 
 
 def field_names(schema: Any, path: Sequence[str | int]) -> list[str]:
@@ -43,10 +44,8 @@ def annotation_at(annotation: Any, path: Sequence[str | int]) -> Any:
 
 def nearest(found: str, valid: Iterable[str], *, cutoff: float = 0.6) -> str | None:
     """A hint with the closest valid name, or None when nothing is close."""
-    names = sorted(valid)
-    by_lower = {name.lower(): name for name in names}
-    close = difflib.get_close_matches(found.lower(), by_lower, n=1, cutoff=cutoff)
-    return f"did you mean `{by_lower[close[0]]}`?" if close else None
+    close = near(found, valid, most=1, cutoff=cutoff)
+    return f"did you mean `{close[0]}`?" if close else None
 
 
 def _bare(annotation: Any) -> Any:

@@ -125,6 +125,10 @@ class ModelCard:
     actions: tuple[str, ...] = ("chat", "completions")
     tools: bool = True
     """Whether it calls tools."""
+    languages: tuple[str, ...] = ()
+    """That it speaks, as ISO 639-1 codes; empty: nobody has said."""
+    sampling: Mapping[str, float] = field(default_factory=dict)
+    """What it samples with where the caller says nothing, by OpenAI's and vLLM's names."""
     embedding_dimensions: tuple[int, ...] = ()
     """Sizes below its own to which its embeddings may be cut."""
 

@@ -27,8 +27,9 @@ from gateway.flow.context import Clock, RequestContext
 from gateway.flow.evolve import evolve
 from gateway.flow.first_byte import FirstByteFailed, at_once, backend_call, counting, embedding
 from gateway.flow.incoming import IncomingRequest
-from gateway.flow.inspection import guard_of, inspected, inspected_again, stricter
+from gateway.flow.inspection import guard_of, inspected, inspected_again
 from gateway.flow.metering import used_so_far
+from gateway.flow.permission import permission
 from gateway.flow.ports import (
     AuditLog,
     Authenticator,
@@ -40,7 +41,15 @@ from gateway.flow.ports import (
     Observer,
     Router,
 )
-from gateway.flow.refusals import costs_work, permits, require_clean, require_permitted, require_served, unknown_model
+from gateway.flow.refusals import (
+    costs_work,
+    near_names,
+    permits,
+    require_clean,
+    require_permitted,
+    require_served,
+    unknown_model,
+)
 from gateway.flow.stage_timer import StageTimer
 from gateway.flow.stages import (
     Authenticated,
@@ -111,7 +120,7 @@ class Pipeline:
                 self._rate(limits_of(caller, self._authorizer))
                 stage = read = await self._receive(caller, incoming)
                 stage = authorized = self._authorize(read, timer)
-                require_permitted(authorized.asked, authorized.request)
+                require_permitted(authorized.asked, authorized.request, partial(self._visible, read))
                 self._rate(authorized.asked.limits)
                 stage = clean = await inspected(self._inspector, authorized, timer)
                 require_clean(clean.inspection)
@@ -168,7 +177,7 @@ class Pipeline:
 
     def _authorize(self, read: Read, timer: StageTimer) -> Authorized:
         """On the model as asked: refuses early, and tells hidden from forbidden."""
-        started, card = timer.now(), self._card(read.request.model)
+        started, card = timer.now(), self._card(read)
         decision = self._authorizer.decide(read.principal, read.request.action, card, read.context)
         timer.policy_us = timer.since(started)
         return read.authorized(decision)
@@ -182,7 +191,7 @@ class Pipeline:
     def _route(self, stage: Inspected, timer: StageTimer) -> Routed:
         """Over permitted real models only, so that `auto` never becomes a way round."""
         request, started = stage.request, timer.now()
-        asked = self._card(request.model)
+        asked = self._card(stage)
         require_served(request, asked)
         plan = self._router.plan(request, asked, self._permitted(stage) if asked.virtual else (asked,))
         timer.route_us = timer.since(started)
@@ -250,35 +259,13 @@ class Pipeline:
         conditions = StopConditions(
             revoked=lambda: self._authenticator.is_revoked(reserved.principal),
             gone=incoming.gone,
-            permitted=self._permission(reserved),
+            permitted=permission(self._authenticator, self._authorizer, reserved),
             granted_tokens=granted,
             clamped=granted < reserved.estimate.max_output_tokens,
             deadline_s=reserved.context.deadline_s,
         )
         guard = guard_of(self._inspector, reserved)
         return Answer(reserved, stream, first, conditions, self._conclude, self.finalizers, self._clock, guard)
-
-    def _permission(self, reserved: Reserved) -> Callable[[], bool]:
-        """Asked between chunks: decides again only when the policy or the caller's rights have changed. Without a
-        policy that may still be served nothing goes on; nor does an answer whose guard would now be stricter."""
-        request, card, authorizer = reserved.request, reserved.served, self._authorizer
-        seen, caller = reserved.decision.policy_version, reserved.principal
-
-        def permitted() -> bool:
-            nonlocal seen, caller
-            current = self._authenticator.current(reserved.principal)
-            if current is not caller and current == caller:
-                caller = current
-            try:
-                if authorizer.version == seen and current is caller:
-                    return True
-                decision = authorizer.decide(current, request.action, card, reserved.context)
-            except Unavailable:
-                return False
-            seen, caller = decision.policy_version, current
-            return permits(decision, request) and not stricter(decision, reserved.decision)
-
-        return permitted
 
     # -------------------------------------------------------------------------------- stages 11 and 12, refusals
 
@@ -368,11 +355,13 @@ class Pipeline:
             )
         await self._conclude(stage, completion, charge)
 
-    def _card(self, model: str) -> ModelCard:
-        card = self._catalog.get(model)
-        if card is None:
-            raise unknown_model()
+    def _card(self, read: Read) -> ModelCard:
+        if (card := self._catalog.get(read.request.model)) is None:
+            raise unknown_model(near_names(read.request.model, self._visible(read)))
         return card
+
+    def _visible(self, read: Read) -> tuple[ModelCard, ...]:
+        return self._authorizer.visible_models(read.principal, read.context)
 
     def _backend(self, card: ModelCard) -> Backend:
         if (backend := self._backends.get(card.backend)) is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
+from gateway.documents.near_names import near
 from gateway.errors import BlockedByPolicy, GatewayError, InvalidRequest, NotFound, NotPermitted, Unavailable
 from gateway.flow.values import ChatRequest, Decision, Inspection, ModelCard, ModelRequest
 
@@ -11,11 +14,14 @@ def permits(decision: Decision, request: ModelRequest) -> bool:
     return decision.allowed and not (decision.obligations.tools == "denied" and offers_tools(request))
 
 
-def require_permitted(decision: Decision, request: ModelRequest) -> None:
-    """Raises `NotPermitted` (403), or `NotFound` (404) where the policy hides models."""
+def require_permitted(
+    decision: Decision, request: ModelRequest, visible: Callable[[], Sequence[ModelCard]] = tuple
+) -> None:
+    """Raises `NotPermitted` (403), or `NotFound` (404) where the policy hides models; `visible`: what the caller may
+    see instead."""
     if not decision.allowed:
         if decision.hidden:
-            raise unknown_model()
+            raise unknown_model(near_names(request.model, visible()))
         raise NotPermitted(
             f"You may not use this model: {decision.reason}",
             code="model_not_permitted",
@@ -102,11 +108,18 @@ def costs_work(error: GatewayError) -> bool:
     return error.code == "guardrails_unavailable" or (400 <= error.status < 500 and error.status not in (401, 429))
 
 
-def unknown_model() -> NotFound:
-    """One text for unknown and hidden, so that nobody can tell them apart."""
+def unknown_model(names: Sequence[str] = ()) -> NotFound:
+    """One text for unknown and hidden, so that nobody can tell them apart. `names`: near ones that they may see."""
+    listed = "GET /v1/models lists what you may use"
     return NotFound(
         "This model does not exist, or you may not see it.",
         code="model_not_found",
         param="model",
-        hint="GET /v1/models lists what you may use",
+        hint=f"did you mean {' or '.join(f'`{name}`' for name in names)}? {listed}" if names else listed,
     )
+
+
+def near_names(asked: str, cards: Sequence[ModelCard]) -> list[str]:
+    """At most two of the cards, for a name in another case, behind a vendor's prefix or misspelled."""
+    name = asked[:256]
+    return near(name.rpartition("/")[2] or name, [card.id for card in cards])

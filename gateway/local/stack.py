@@ -28,6 +28,12 @@ DEMO_PRICES_MICRO = {"small": (20_000, 40_000), "large": (80_000, 160_000)}
 """Input and output, per million tokens: invented, so that the demo has costs to show."""
 
 DEMO_SENTENCE_TOKENS, DEMO_EMBEDDING_PRICE_MICRO = 256, 10_000
+DEMO_LANGUAGES = {
+    "small": ("en",),
+    "large": ("en", "es", "pt", "fr", "de", "it", "ru", "zh", "ja", "ko", "vi", "th", "ar"),
+    "embedding": ("en",),
+}
+"""As the makers of the models say."""
 DEMO_SAMPLING = {"small": (0.2, 0.9), "large": (0.7, 0.8)}
 """Temperature and top_p that the models' makers recommend, for callers who name none."""
 
@@ -111,6 +117,7 @@ def _card(asset: ModelAsset, path: Path) -> ModelSettings:
             context_window=DEMO_SENTENCE_TOKENS,
             labels={"hosting": "local", "license": asset.license},
             actions=("embeddings",),
+            languages=DEMO_LANGUAGES[asset.tier],
             price_in_micro=DEMO_EMBEDDING_PRICE_MICRO,
         )
     price_in, price_out = DEMO_PRICES_MICRO[asset.tier]
@@ -126,6 +133,7 @@ def _card(asset: ModelAsset, path: Path) -> ModelSettings:
         top_p=top_p,
         default_max_tokens=DEMO_MAX_TOKENS,
         stop_on_repetition=True,
+        languages=DEMO_LANGUAGES[asset.tier],
         price_in_micro=price_in,
         price_out_micro=price_out,
     )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from gateway.documents.schema_walk import nearest
 from gateway.errors import ConfigError
@@ -31,9 +32,19 @@ class ModelCatalog:
         return tuple(self._cards.values())
 
 
-def catalog_from(settings: Settings) -> ModelCatalog:
-    """Cards for every configured model, then the virtual one. Raises `ConfigError` for what cannot be served."""
-    real = [_card(model, settings) for model in settings.models]
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is known of a model beyond its configuration."""
+
+    created: int = 0
+    context_window: int | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
+
+
+def catalog_from(settings: Settings, found: Mapping[str, Found] | None = None, now: int = 0) -> ModelCatalog:
+    """Cards for every configured model, then the virtual one. `found`: by model id, for what the configuration leaves
+    open. Raises `ConfigError` for what cannot be served."""
+    real = [_card(model, settings, (found or {}).get(model.id, Found(now))) for model in settings.models]
     if not any(card.tier for card in real):
         return ModelCatalog(real)
     windows = [card.context_window for card in real if card.tier]
@@ -41,6 +52,8 @@ def catalog_from(settings: Settings) -> ModelCatalog:
         id=settings.routing.virtual_model,
         backend="",
         virtual=True,
+        created=now,
+        languages=tuple(dict.fromkeys(language for card in real if card.tier for language in card.languages)),
         # What every target can take: a client that fills it is safe wherever it lands.
         context_window=min(windows),
         actions=tuple(
@@ -51,7 +64,7 @@ def catalog_from(settings: Settings) -> ModelCatalog:
     return ModelCatalog([*real, virtual])
 
 
-def _card(model: ModelSettings, settings: Settings) -> ModelCard:
+def _card(model: ModelSettings, settings: Settings, found: Found) -> ModelCard:
     if model.path is not None and model.upstream is not None:
         raise ConfigError(f"model `{model.id}` has both `path` and `upstream`", hint="give exactly one of them")
     if model.sha256 is not None and model.path is None:
@@ -78,7 +91,7 @@ def _card(model: ModelSettings, settings: Settings) -> ModelCard:
         backend=model.upstream or LOCAL_BACKEND,
         tier=tier,
         labels=dict(model.labels),
-        context_window=model.context_window or DEFAULT_WINDOW,
+        context_window=model.context_window or found.context_window or DEFAULT_WINDOW,
         max_output_tokens=model.max_output_tokens,
         default_max_tokens=model.default_max_tokens,
         price_in_micro=price_in,
@@ -86,6 +99,15 @@ def _card(model: ModelSettings, settings: Settings) -> ModelCard:
         currency=model.currency,
         upstream_model=model.upstream_model,
         actions=model.actions,
+        created=found.created if model.created is None else model.created,
+        languages=model.languages,
+        sampling=_sampling(model, found),
         tools=model.tools,
         embedding_dimensions=model.embedding_dimensions,
     )
+
+
+def _sampling(model: ModelSettings, found: Found) -> dict[str, float]:
+    """The configuration before what the files recommend."""
+    written = {name: getattr(model, name) for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+    return {**found.sampling, **{name: value for name, value in written.items() if value is not None}}

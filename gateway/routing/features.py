@@ -90,7 +90,7 @@ class Features:
 
 def features_of(request: ModelRequest) -> Features:
     """Traits of the newest user turns, older ones fading; for completions of the prompt."""
-    turns = _turns(request)
+    turns = user_turns(request)
     recent = turns[: -TURNS_READ - 1 : -1] or [""]
     weight, found = 1.0, Features()
     for text in recent:
@@ -119,7 +119,7 @@ def features_of(request: ModelRequest) -> Features:
     )
 
 
-def _turns(request: ModelRequest) -> list[str]:
+def user_turns(request: ModelRequest) -> list[str]:
     """What the user has written, the newest last."""
     match request:
         case ChatRequest(messages=messages):

@@ -13,7 +13,8 @@ from math import exp
 from gateway.errors import InvalidRequest, NotFound
 from gateway.flow.refusals import may_serve_tools, no_tools
 from gateway.flow.values import CompletionRequest, EmbeddingRequest, ModelCard, ModelRequest, RoutePlan
-from gateway.routing.features import Features, features_of
+from gateway.routing.features import Features, features_of, user_turns
+from gateway.routing.language import LanguageDetector
 from gateway.settings import RoutingSettings
 
 ROUTER_VERSION = "complexity-1"
@@ -43,8 +44,9 @@ def difficulty(features: Features) -> float:
 class ComplexityRouter:
     """Implements `flow.ports.Router` with one threshold on `difficulty`."""
 
-    def __init__(self, settings: RoutingSettings) -> None:
-        self._threshold = settings.threshold
+    def __init__(self, settings: RoutingSettings, detector: LanguageDetector | None = None) -> None:
+        """Without a `detector` nobody's languages are looked at."""
+        self._threshold, self._detector = settings.threshold, detector
 
     def plan(self, request: ModelRequest, asked: ModelCard, permitted: Sequence[ModelCard]) -> RoutePlan:
         if not asked.virtual:
@@ -67,6 +69,8 @@ class ComplexityRouter:
         able = [card for card in usable if may_serve_tools(request, card)]
         if not able:
             raise no_tools(f"No model that you may use as `{asked.id}` calls tools.")
+        language = self._language(request, able)
+        able = [card for card in able if speaks(card, language)] or able
         features = features_of(request)
         score = difficulty(features)
         wanted = "large" if score >= self._threshold else "small"
@@ -76,12 +80,19 @@ class ComplexityRouter:
         return RoutePlan(
             requested=asked.id,
             candidates=tuple(candidates),
-            reason=self._reason(features, score, wanted, chosen, usable, able, fitting),
+            reason=self._reason(features, score, wanted, chosen, usable, able, fitting, language),
             route="large" if chosen.tier == "large" else "small",
             score=round(score, 4),
             router_version=ROUTER_VERSION,
             features=features.as_mapping(),
         )
+
+    def _language(self, request: ModelRequest, cards: Sequence[ModelCard]) -> str | None:
+        """Of what the user has written last, where some of the cards would care."""
+        if self._detector is None or not any(card.languages for card in cards):
+            return None
+        turns = user_turns(request)
+        return self._detector.detect(turns[-1]) if turns else None
 
     def _reason(
         self,
@@ -92,6 +103,7 @@ class ComplexityRouter:
         usable: Sequence[ModelCard],
         able: Sequence[ModelCard],
         fitting: Sequence[ModelCard],
+        language: str | None,
     ) -> str:
         sign = ">=" if wanted == "large" else "<"
         scored = f"difficulty {score:.2f} {sign} {self._threshold:.2f}"
@@ -99,11 +111,18 @@ class ComplexityRouter:
             return f"{wanted}: {scored}{_why(features) if wanted == 'large' else ''}"
         if all(card.tier != wanted for card in usable):
             return f"{chosen.tier}: no {wanted} model is permitted for you; {scored}"
-        if all(card.tier != wanted for card in able):
-            return f"{chosen.tier}: the {wanted} model calls no tools; {scored}"
+        left = [card for card in usable if card.tier == wanted and card not in able]
+        if left and all(card.tier != wanted for card in able):
+            why = "calls no tools" if speaks(left[0], language) else f"does not speak `{language}`"
+            return f"{chosen.tier}: the {wanted} model {why}; {scored}"
         if len(fitting) < len(able):
             return f"{chosen.tier}: the prompt does not fit the {wanted} model; {scored}"
         return f"{chosen.tier}: {scored}"
+
+
+def speaks(card: ModelCard, language: str | None) -> bool:
+    """Whether nothing is known against it."""
+    return language is None or not card.languages or language in card.languages
 
 
 def _why(features: Features) -> str:

@@ -22,7 +22,8 @@ from gateway.flow.context import Clock, IdSource
 from gateway.flow.operation import EngineOperator
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.ports import AuditLog, Authenticator, Authorizer, Backend
-from gateway.settings import HttpSettings, Settings
+from gateway.http_settings import HttpSettings
+from gateway.settings import Settings
 from gateway.telemetry.exposition import metrics_app
 from gateway.telemetry.metrics import StateCollector
 

@@ -32,6 +32,7 @@ from gateway.audit.content_keys import load_content_keys
 from gateway.audit.content_reader import ContentReader
 from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
+from gateway.backends.engine_files import read_model_files
 from gateway.backends.openai_http import OpenAIBackend
 from gateway.descriptors import ENOUGH, DescriptorPlan, measure
 from gateway.errors import ConfigError
@@ -41,6 +42,7 @@ from gateway.flow.operation import EngineOperator
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.ports import Backend
 from gateway.guardrails.inspector import GuardrailInspector
+from gateway.http_settings import HttpSettings
 from gateway.identity.local_copies import IdentityCopies
 from gateway.identity.metrics import IdentityCollector
 from gateway.identity.providers import warnings_of_people
@@ -50,10 +52,11 @@ from gateway.limits.service import LimitService
 from gateway.limits.store import ValkeyStore
 from gateway.places import default_policy, snapshot_dir, spool_dir
 from gateway.readiness import policy_state, read_parts
-from gateway.routing.catalog import LOCAL_BACKEND, catalog_from
+from gateway.routing.catalog import LOCAL_BACKEND, Found, catalog_from
+from gateway.routing.language import LanguageDetector
 from gateway.routing.router import ComplexityRouter
 from gateway.server import GatewayServer, make_server, plan_for
-from gateway.settings import AuditSettings, HttpSettings, Settings
+from gateway.settings import AuditSettings, Settings
 from gateway.storage.idempotency import IdempotencyStore
 from gateway.storage.migrate import upgrade
 from gateway.storage.postgres import make_engine
@@ -76,7 +79,9 @@ async def open_services(
     descriptors = descriptors or plan_for(settings, ENOUGH)
     progress = progress if progress is not None else BootProgress()
     clock, ids = SystemClock(), SystemIds()
-    catalog = catalog_from(settings)
+    files = await asyncio.to_thread(read_model_files, settings.models)
+    found = {name: Found(*facts) for name, facts in files.items()}
+    catalog = catalog_from(settings, found, int(clock.now().timestamp()))
     registry = CollectorRegistry()
     metrics = GatewayMetrics(registry)
     node_id = socket.gethostname()
@@ -129,7 +134,7 @@ async def open_services(
             authorizer=access,
             limiter=limits,
             catalog=catalog,
-            router=ComplexityRouter(settings.routing),
+            router=ComplexityRouter(settings.routing, LanguageDetector()),
             backends=backends,
             audit=audit,
             clock=clock,

@@ -17,7 +17,7 @@ MODULES = sorted((ROOT / "gateway").rglob("*.py"))
         (r"object_pairs_hook", "gateway/documents/strict_json.py"),
         (r"yaml\.(parse|compose|safe_load|load)\(", "gateway/documents/located_yaml.py"),
         (r'"string_type": "text"', "gateway/documents/validation_messages.py"),
-        (r"get_close_matches\(", "gateway/documents/schema_walk.py"),
+        (r"get_close_matches\(", "gateway/documents/near_names.py"),
         (r"class Objection\b", "gateway/errors.py"),
         (r"urlsafe_b64encode\(position", "gateway/storage/pagination.py"),
         (r'"invalid_cursor"', "gateway/storage/pagination.py"),

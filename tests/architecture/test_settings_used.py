@@ -8,13 +8,15 @@ from pathlib import Path
 import pytest
 
 from gateway import settings as tree
+from gateway.config_source import Section
 
 GATEWAY = Path(tree.__file__).parent
-SECTIONS = [kind for kind in vars(tree).values() if isinstance(kind, type) and issubclass(kind, tree.Section)]
-FIELDS = [(kind, name) for kind in SECTIONS if kind is not tree.Section for name in kind.model_fields]
-SOURCE = "\n".join(path.read_text() for path in GATEWAY.rglob("*.py") if path != Path(tree.__file__))
+SECTIONS = [kind for kind in vars(tree).values() if isinstance(kind, type) and issubclass(kind, Section)]
+FIELDS = [(kind, name) for kind in SECTIONS if kind is not Section for name in kind.model_fields]
+TREE = (GATEWAY / "settings.py", GATEWAY / "http_settings.py")
+SOURCE = "\n".join(path.read_text() for path in GATEWAY.rglob("*.py") if path not in TREE)
 
-DERIVED = Path(tree.__file__).read_text()
+DERIVED = "\n".join(path.read_text() for path in TREE)
 """Properties of the settings themselves, which put two of them together."""
 
 

@@ -47,8 +47,8 @@ def stage(
     overrides: dict[str, Any] = {
         "access": {"policy_file": default_policy()},
         "models": (
-            {"id": SMALL_ID, "tier": "small", "path": str(demo_model(SMALL)), **local},
-            {"id": LARGE_ID, "tier": "large", "path": str(demo_model(LARGE)), **local},
+            {"id": SMALL_ID, "tier": "small", "path": str(demo_model(SMALL)), "languages": ("en",), **local},
+            {"id": LARGE_ID, "tier": "large", "path": str(demo_model(LARGE)), "languages": ("en", "es"), **local},
             {
                 "id": ENCODER_ID,
                 "path": str(demo_model(ENCODER)),
@@ -153,7 +153,7 @@ def test_an_easy_question_goes_to_the_small_model(stage: Stage) -> None:
 
 def test_models_are_listed_by_permission(stage: Stage) -> None:
     with sdk(stage, "employee") as client:
-        assert [model.id for model in client.models.list()] == [SMALL_ID, "auto"]
+        assert [model.id for model in client.models.list()] == [SMALL_ID, ENCODER_ID, "auto"]
     with sdk(stage, "auditor") as client:
         assert [model.id for model in client.models.list()] == []
 
@@ -332,3 +332,16 @@ def test_control_tokens_in_a_tools_text_stay_text(stage: Stage) -> None:
     assert long is not None
     # As control tokens these marks would be three; as text they are many.
     assert long.prompt_tokens - short.prompt_tokens > 20
+
+
+def test_the_first_question_of_the_readme_is_answered_in_its_language_and_comes_to_an_end(stage: Stage) -> None:
+    with sdk(stage) as client:
+        raw = client.chat.completions.with_raw_response.create(
+            model="auto", messages=[{"role": "user", "content": "¿Qué es una esclusa?"}], seed=1
+        )
+    answer = raw.parse()
+    assert answer.model == LARGE_ID
+    assert "does not speak `es`" in raw.headers["x-esclusa-route-reason"]
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens <= 1024
+    assert any(word in (answer.choices[0].message.content or "") for word in (" de ", " la ", " el ", " una "))

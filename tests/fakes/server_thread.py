@@ -12,8 +12,8 @@ import uvloop
 from starlette.types import Receive, Scope, Send
 
 from gateway.flow.context import SystemIds
+from gateway.http_settings import HttpSettings
 from gateway.server import GatewayServer, listen, make_server
-from gateway.settings import HttpSettings
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,

@@ -19,8 +19,9 @@ from gateway.descriptors import is_shortage, plan_descriptors
 from gateway.errors import GatewayError
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import SystemIds
+from gateway.http_settings import HttpSettings
 from gateway.server import make_server, plan_for
-from gateway.settings import HttpSettings, Settings, UpstreamSettings
+from gateway.settings import Settings, UpstreamSettings
 from tests.fakes.exhausted import no_descriptor_left
 from tests.fakes.openai_upstream import Upstream
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.api import docs_page
 from gateway.errors import ConfigError
-from gateway.settings import HttpSettings
+from gateway.http_settings import HttpSettings
 from tests.fakes.stage import Stage
 
 

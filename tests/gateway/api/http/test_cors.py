@@ -8,7 +8,7 @@ import httpx2
 import pytest
 from pydantic import ValidationError
 
-from gateway.settings import HttpSettings
+from gateway.http_settings import HttpSettings
 from tests.fakes.stage import Stage
 
 PAGE = "https://chat.example.com"
