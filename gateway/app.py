@@ -82,7 +82,7 @@ def create_app(services: Services) -> Gateway:
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     app.include_router(models.routes(services.guard.identify("models.list"), services.authorizer))
     app.include_router(health.routes(services.readiness))
-    for router in services.admin_routers:
+    for router in (*services.admin_routers, *(services.batches.routers if services.batches is not None else ())):
         app.include_router(router)
     app.include_router(_description(app, services))
     if settings.docs:

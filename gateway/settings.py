@@ -165,6 +165,19 @@ class AuditSettings(Section):
     unknown_per_minute: int = Field(600, ge=1, description="401s of one source recorded singly; the rest are counted")
 
 
+class BatchSettings(Section):
+    """`/v1/files` and `/v1/batches`. Who may use them is the policy's action `batches.use`."""
+
+    concurrency: int = Field(2, ge=0, le=256, description="lines of batches that this node runs at once; 0: none")
+    max_file_bytes: int = Field(100 * 1024 * 1024, gt=0, description="of one uploaded file")
+    max_lines: int = Field(50_000, gt=0, le=1_000_000, description="requests of one batch, and lines of one file")
+    max_bytes_per_owner: int = Field(1024**3, gt=0, description="of all files of one caller, results included")
+    max_open_per_owner: int = Field(5, ge=1, description="batches of one caller that have not ended")
+    retention_days: int = Field(30, ge=1, le=3650, description="how long files and results are kept at most")
+    lease_s: float = Field(30.0, ge=0.5, description="a line whose node has died is run again after this long")
+    poll_s: float = Field(2.0, ge=0.1, le=60, description="how often a node without work looks for some")
+
+
 class UpstreamSettings(Section):
     base_url: str
     api_key: SecretStr | None = None
@@ -302,6 +315,7 @@ class Settings(Section):
     limits: LimitSettings = LimitSettings()
     guardrails: GuardrailSettings = GuardrailSettings()
     audit: AuditSettings = AuditSettings()
+    batches: BatchSettings = BatchSettings()
     models: tuple[ModelSettings, ...] = ()
     upstreams: dict[str, UpstreamSettings] = Field(default_factory=dict)
     engine: EngineSettings = EngineSettings()

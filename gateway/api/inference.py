@@ -70,6 +70,7 @@ class Inference:
             gone=disconnect.gone,
             under_way=partial(_expect, sent),
             complete=self.complete,
+            caller=scope["state"].get("caller"),
         )
         try:
             with BOUNDARY:

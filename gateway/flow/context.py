@@ -83,3 +83,5 @@ class RequestContext:
     deadline_s: float | None = None
     data_class: str | None = None
     purpose: str | None = None
+    background: bool = False
+    """Nobody waits for the answer: it runs behind those for which somebody does."""

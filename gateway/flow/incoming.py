@@ -23,6 +23,8 @@ class IncomingRequest:
     """Told that a backend has begun, each time one has."""
     complete: Callable[[ModelRequest, Principal], Awaitable[ModelRequest]] | None = None
     """Puts in what the caller has stored and the body only names."""
+    caller: Callable[[], Awaitable[Principal]] | None = None
+    """In place of the credential: of a request that waited, whose caller was verified when it came and is now again."""
 
     async def read(self, caller: Principal) -> ModelRequest:
         request = await self.receive()

@@ -50,6 +50,7 @@ from gateway.flow.refusals import (
     require_served,
     unknown_model,
 )
+from gateway.flow.scheduling import scheduling_of
 from gateway.flow.stage_timer import StageTimer
 from gateway.flow.stages import (
     Authenticated,
@@ -76,7 +77,6 @@ from gateway.flow.values import (
     Prepared,
     Principal,
     Reservation,
-    SchedulingHints,
     Usage,
 )
 
@@ -167,7 +167,10 @@ class Pipeline:
 
     async def _authenticate(self, stage: Received, incoming: IncomingRequest, timer: StageTimer) -> Authenticated:
         started = timer.now()
-        principal = await self._authenticator.authenticate(incoming.credential(), stage.context)
+        if incoming.caller is not None:
+            principal = await incoming.caller()
+        else:
+            principal = await self._authenticator.authenticate(incoming.credential(), stage.context)
         timer.auth_us = timer.since(started)
         return stage.authenticated(principal)
 
@@ -232,12 +235,7 @@ class Pipeline:
     def _generate(self, reserved: Reserved, prepared: Prepared) -> AsyncIterator[Chunk]:
         request, card, obligations = reserved.request, reserved.served, reserved.decision.obligations
         backend, principal = self._backend(card), reserved.principal
-        scheduling = SchedulingHints(
-            share_key=f"{principal.tenant}/{principal.subject}",
-            share_weight=obligations.share_weight,
-            priority=obligations.priority,
-            deadline_s=reserved.context.deadline_s,
-        )
+        scheduling = scheduling_of(principal, obligations, reserved.context)
         if not request.runs:
             return counting(prepared)
         if isinstance(request, EmbeddingRequest):

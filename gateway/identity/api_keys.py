@@ -155,6 +155,16 @@ class ApiKeyVerifier:
         record = None if key_id is None else await self._repository.find_key(key_id)
         if self._hasher is None or record is None or not hmac.compare_digest(record.digest, self._hasher.digest(text)):
             raise Unauthenticated("The API key is not valid.", hint="check that the whole key was copied")
+        return self._accepted(record)
+
+    async def again(self, key_id: str) -> Principal:
+        """A key that was verified before, as it is now. Raises as `verify` does."""
+        record = await self._repository.find_key(key_id)
+        if record is None:
+            raise Unauthenticated("The API key is not there any more.", code="token_revoked")
+        return self._accepted(record)
+
+    def _accepted(self, record: ApiKeyRecord) -> Principal:
         now = self._clock.now()
         if record.revoked_at is not None or record.account.disabled:
             raise Unauthenticated(

@@ -16,7 +16,7 @@ from typing import Literal
 from gateway.errors import GatewayError, Unauthenticated
 from gateway.flow.context import Clock, RequestContext
 from gateway.flow.values import Credential, Principal
-from gateway.identity.api_keys import ApiKeyRepository, ApiKeyVerifier, looks_like_api_key
+from gateway.identity.api_keys import PROVIDER, ApiKeyRepository, ApiKeyVerifier, looks_like_api_key
 from gateway.identity.current_rights import CurrentRights
 from gateway.identity.jwks import KeySetManager, KeySetStatus
 from gateway.identity.key_lookup import KeyLookup
@@ -154,17 +154,21 @@ class IdentityService:
             except GatewayError as error:
                 self._refusals[error.code] += 1
                 raise
-        if self._revocations is not None:
-            self._revocations.check_fresh()
-            if self._revocations.contains(principal):
-                self._refusals["revoked"] += 1
-                raise Unauthenticated(
-                    "This credential has been revoked.",
-                    code="token_revoked",
-                    hint="sign in again, or ask an administrator why",
-                    detail=f"credential {principal.credential_id or principal.credential_fingerprint}",
-                )
+        self._require_unrevoked(principal)
         return principal
+
+    def _require_unrevoked(self, principal: Principal) -> None:
+        if self._revocations is None:
+            return
+        self._revocations.check_fresh()
+        if self._revocations.contains(principal):
+            self._refusals["revoked"] += 1
+            raise Unauthenticated(
+                "This credential has been revoked.",
+                code="token_revoked",
+                hint="sign in again, or ask an administrator why",
+                detail=f"credential {principal.credential_id or principal.credential_fingerprint}",
+            )
 
     async def _verify(self, value: str, digest: bytes, context: RequestContext) -> Principal:
         if looks_like_api_key(value):
@@ -198,6 +202,22 @@ class IdentityService:
 
     def _changes(self) -> int:
         return 0 if self._revocations is None else self._revocations.changes()
+
+    async def renewed(self, principal: Principal) -> Principal:
+        """The same caller again without its credential, for a request that has waited: with the rights it has now.
+
+        Of an API key everything is read again. A token's own end is not asked for: it lets its holder leave work
+        behind, which runs until the holder, the token or its issuer is revoked, or its provider is no longer trusted.
+        Raises `Unauthenticated` or `Unavailable`.
+        """
+        if principal.provider == PROVIDER:
+            if self._api_keys is None:
+                raise Unauthenticated("API keys are not in use here.")
+            principal = await self._api_keys.again(principal.credential_id or "")
+        elif self._providers.get(principal.issuer) is None:
+            raise Unauthenticated("The issuer of this token is no longer trusted.")
+        self._require_unrevoked(principal)
+        return principal
 
     def is_revoked(self, principal: Principal) -> bool:
         """Local, a few dictionary look-ups: asked between the chunks of a running answer."""

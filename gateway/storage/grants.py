@@ -17,6 +17,10 @@ _CHANGED = (
     "identity_api_key",
     "identity_revocation",
     "idempotent_request",
+    "stored_file",
+    "stored_chunk",
+    "batch",
+    "batch_line",
 )
 
 

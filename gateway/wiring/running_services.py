@@ -26,6 +26,7 @@ from gateway.http_settings import HttpSettings
 from gateway.settings import Settings
 from gateway.telemetry.exposition import metrics_app
 from gateway.telemetry.metrics import StateCollector
+from gateway.wiring.batches import BatchParts
 
 _log = logging.getLogger("esclusa.wiring")
 MakeServer = Callable[[ASGIApp, HttpSettings, IdSource], uvicorn.Server]
@@ -50,6 +51,7 @@ class Services:
     descriptors: DescriptorPlan
     count: Count
     admin_routers: tuple[APIRouter, ...] = ()
+    batches: BatchParts | None = None
     loaded: tuple[Callable[[], Awaitable[None]], ...] = ()
     backends: Mapping[str, Backend] = field(default_factory=dict)
     engines: EngineOperator | None = None
@@ -64,11 +66,16 @@ class Services:
         """Before the last requests end: none of them may wait for an engine that an operator has paused."""
         if self.engines is not None:
             await self.engines.resume_paused()
+        if self.batches is not None:
+            await self.batches.worker.close()  # what it runs goes back to the other nodes
 
     async def wait_loaded(self) -> None:
-        """Returns when every model can serve. Raises `ConfigError` for one that never will."""
+        """Returns when every model can serve, and starts what waits for that. Raises `ConfigError` for one that never
+        will."""
         for wait in self.loaded:
             await wait()
+        if self.batches is not None:
+            self.batches.worker.start()
 
     async def drain(self) -> None:
         """After the last request: let settlements and records finish."""

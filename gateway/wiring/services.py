@@ -28,7 +28,7 @@ from gateway.api.http.admission import InFlight
 from gateway.api.http.refusals import Refusals
 from gateway.api.http.startup_app import BootProgress, StartupApp
 from gateway.audit.content import ContentSealer
-from gateway.audit.content_keys import load_content_keys
+from gateway.audit.content_keys import ContentKeys, load_content_keys
 from gateway.audit.content_reader import ContentReader
 from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
@@ -65,6 +65,7 @@ from gateway.storage.valkey import ValkeyLink, parse_address, tls_context
 from gateway.telemetry.loop_lag import watch_loop_lag
 from gateway.telemetry.metrics import GatewayMetrics, PartCollector, StateCollector
 from gateway.wiring.admin_api import AdminParts, admin_routers
+from gateway.wiring.batches import batch_parts
 from gateway.wiring.identity import identity_parts
 from gateway.wiring.running_services import Services
 
@@ -90,7 +91,8 @@ async def open_services(
         progress.update("opening the database", 0.0)
         engine = await _database(settings, stack, progress)
         progress.update("starting services", 50.0)
-        sealer = _sealer(settings.audit)
+        keys = _content_keys(settings.audit)
+        sealer = None if keys is None else ContentSealer(keys, timedelta(days=settings.audit.content_retention_days))
         inspector = GuardrailInspector(settings.guardrails)
         stack.callback(inspector.close)
         audit = AuditService(
@@ -173,6 +175,19 @@ async def open_services(
             node_id=node_id,
             engines=engines,
         )
+        kept_for_callers = batch_parts(
+            settings,
+            engine,
+            keys,
+            pipeline,
+            identity,
+            guard,
+            clock,
+            ids,
+            busy=lambda: in_flight.count * 2 > descriptors.requests,
+        )
+        stack.push_async_callback(kept_for_callers.worker.close)
+        registry.register(StateCollector({"batch": kept_for_callers.worker.state}))
         lag = asyncio.create_task(watch_loop_lag(metrics.loop_lag), name="loop lag")
         stack.callback(lag.cancel)
 
@@ -204,6 +219,7 @@ async def open_services(
                 answer.request_id, answer.status, answer.code, answer.source, answer.route, count
             ),
             admin_routers=admin_routers(admin),
+            batches=kept_for_callers,
             loaded=loaded,
             backends=backends,
             engines=engines,
@@ -234,13 +250,12 @@ async def _database(settings: Settings, stack: AsyncExitStack, progress: BootPro
     return engine
 
 
-def _sealer(settings: AuditSettings) -> ContentSealer | None:
+def _content_keys(settings: AuditSettings) -> ContentKeys | None:
     """None without keys: what must be stored encrypted is then refused. Raises `ConfigError`."""
     configured = settings.content_keys
-    keys = load_content_keys(
+    return load_content_keys(
         configured.get_secret_value() if configured is not None else None, settings.content_key_file
     )
-    return None if keys is None else ContentSealer(keys, timedelta(days=settings.content_retention_days))
 
 
 def _limiter(

@@ -9,7 +9,7 @@ from gateway.access.document.conditions import compile_condition
 from gateway.access.document.departments import undeclared_departments
 from gateway.access.document.model import PolicySet, Rule
 from gateway.access.document.problems import Problem
-from gateway.access.document.vocabulary import ADMIN_ACTIONS, INFERENCE_ACTIONS
+from gateway.access.document.vocabulary import ADMIN_ACTIONS, INFERENCE_ACTIONS, SERVICE_ACTIONS
 from gateway.documents.located_yaml import Path
 from gateway.documents.schema_walk import nearest
 
@@ -137,6 +137,7 @@ def _rule_shapes(document: PolicySet) -> Iterator[Problem]:
 def _shape_faults(rule: Rule) -> Iterator[tuple[str, str]]:
     inference = [action for action in rule.actions or () if action in INFERENCE_ACTIONS]
     administrative = [action for action in rule.actions or () if action in ADMIN_ACTIONS]
+    without_model = [action for action in rule.actions or () if action in SERVICE_ACTIONS] + administrative
     if rule.effect == "allow" and rule.actions is None:
         yield "an allow rule must list its `actions`", ""
     if inference and administrative:
@@ -145,8 +146,10 @@ def _shape_faults(rule: Rule) -> Iterator[tuple[str, str]]:
             "separately",
             "actions",
         )
-    if administrative and rule.models is not None:
-        yield f"`{administrative[0]}` has no model; leave `models` out", "models"
+    if inference and without_model and not administrative:
+        yield f"`{inference[0]}` and `{without_model[0]}` are in one rule; the latter has no model", "actions"
+    if without_model and rule.models is not None:
+        yield f"`{without_model[0]}` has no model; leave `models` out", "models"
     if rule.effect == "allow" and inference and rule.models is None:
         yield "an allow rule for model use must name its `models`", ""
     if rule.effect == "deny" and rule.obligations is not None:

@@ -20,7 +20,8 @@ AdminAction = Literal[
     "engine.operate",
     "tenants.all",
 ]
-AnyAction = Literal[InferenceAction, AdminAction]
+ServiceAction = Literal["batches.use"]
+AnyAction = Literal[InferenceAction, AdminAction, ServiceAction]
 DataClass = Literal["public", "internal", "confidential", "restricted"]
 PrincipalType = Literal["user", "service"]
 Redaction = Literal["off", "flag", "redact", "block"]
@@ -34,6 +35,8 @@ Tools = Literal["allowed", "denied"]
 
 INFERENCE_ACTIONS: tuple[str, ...] = get_args(InferenceAction)
 ADMIN_ACTIONS: tuple[str, ...] = get_args(AdminAction)
+SERVICE_ACTIONS: tuple[str, ...] = get_args(ServiceAction)
+"""Neither about a model nor administration: whoever changes the policy may grant them without holding them."""
 DATA_CLASSES: tuple[str, ...] = get_args(DataClass)
 REDACTION_ORDER: tuple[Redaction, ...] = get_args(Redaction)
 GUARDRAIL_ORDER: tuple[Guardrails, ...] = get_args(Guardrails)

@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.access.document.vocabulary import ADMIN_ACTIONS
+from gateway.access.document.vocabulary import ADMIN_ACTIONS, SERVICE_ACTIONS
 from gateway.app import create_app
 from tests.fakes.routes import filled, flat_routes
 from tests.fakes.stage import Stage, _connect, apart
@@ -33,6 +33,15 @@ MATRIX: dict[tuple[str, str], str] = {
     ("POST", "/v1/responses"): MODEL,
     ("POST", "/v1/messages"): MODEL,
     ("POST", "/v1/messages/count_tokens"): MODEL,
+    ("POST", "/v1/files"): "batches.use",
+    ("GET", "/v1/files"): "batches.use",
+    ("GET", "/v1/files/{file_id}"): "batches.use",
+    ("DELETE", "/v1/files/{file_id}"): "batches.use",
+    ("GET", "/v1/files/{file_id}/content"): "batches.use",
+    ("POST", "/v1/batches"): "batches.use",
+    ("GET", "/v1/batches"): "batches.use",
+    ("GET", "/v1/batches/{batch_id}"): "batches.use",
+    ("POST", "/v1/batches/{batch_id}/cancel"): "batches.use",
     ("GET", f"{ADMIN}/policies/current"): "policy.read",
     ("PUT", f"{ADMIN}/policies/current"): "policy.write",
     ("GET", f"{ADMIN}/policies/versions"): "policy.read",
@@ -93,7 +102,8 @@ BODIES: dict[str, Any] = {
 }
 OF_OUR_OWN_MODELS = {"/v1/messages/count_tokens"}
 """Nobody can count for the models here, which are those of an upstream: what they say is no refusal of the caller."""
-ROLES = {action.replace(".", "-"): {action} for action in ADMIN_ACTIONS}
+PERMISSIONS = {*ADMIN_ACTIONS, *SERVICE_ACTIONS}
+ROLES = {action.replace(".", "-"): {action} for action in PERMISSIONS}
 """One role for each permission, so that a route shows which one it asks for."""
 EVERYBODY = {**ROLES, "all-rights": set(ADMIN_ACTIONS), "model-user": {MODEL}, "nothing": set()}
 
@@ -144,7 +154,7 @@ def test_the_page_of_endpoints_names_every_public_route_and_no_other() -> None:
 
 def test_every_permission_guards_a_route() -> None:
     opens_more = {"tenants.all"}  # of routes that one may use: it guards none by itself
-    assert {right for right in MATRIX.values() if "." in right} == set(ADMIN_ACTIONS) - opens_more
+    assert {right for right in MATRIX.values() if "." in right} == PERMISSIONS - opens_more
 
 
 def test_a_stranger_gets_nothing_but_the_probes(stage: Stage) -> None:
