@@ -22,10 +22,9 @@ from engine.ports import TokenizerPort
 from engine.requests import Grammar
 from engine.text.json_schemas import overlapping_one_of, unsupported_keyword, without_unknown_formats
 from engine.text.regex_classes import ascii_classes
+from engine.text.tool_calls.constraint import MAX_CALLS_CHARS, place_of
 
 MAX_GRAMMAR_CHARS = 65_536
-MAX_CALLS_CHARS = 262_144
-"""Of the schemas of all tools together."""
 MAX_REGEX_CHARS = 4_096
 MAX_CHOICES = 1_024
 MAX_SCHEMA_DEPTH = 64
@@ -114,6 +113,8 @@ class GrammarCompiler:
         error = matcher.get_error() or _probe(matcher)
         if error:
             refused = _refused(grammar.type, len(source), error)
+            if grammar.type == "tool_calls":
+                raise _naming_the_tool(str(grammar.value), refused)
             raise _naming_the_keyword(grammar, refused) if grammar.type == "json_schema" else refused
         return GrammarMatcher(matcher)
 
@@ -128,6 +129,18 @@ def _naming_the_keyword(grammar: Grammar, refused: InvalidGrammar) -> InvalidGra
         return refused
     limit = f"uses `{path[:MAX_PATH_CHARS]}`, which is not supported"
     return InvalidGrammar(refused.field, refused.value, limit, hint="leave that keyword out", detail=refused.detail)
+
+
+def _naming_the_tool(source: str, refused: InvalidGrammar) -> InvalidGrammar:
+    """The same refusal with the tool whose schema it is, where the error tells the line of its rule."""
+    line = re.match(r"at (\d+)\(", refused.detail)
+    rules = source.splitlines()
+    place = None if line is None or int(line[1]) > len(rules) else place_of(rules[int(line[1]) - 1])
+    if place is None:
+        return refused
+    overlap = "uses `oneOf` with alternatives that overlap, which is not supported"
+    limit = overlap if "oneOf" in refused.detail else refused.limit
+    return InvalidGrammar(place, refused.value, limit, hint=refused.hint, detail=refused.detail)
 
 
 def _probe(matcher: Any) -> str:

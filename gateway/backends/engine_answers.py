@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from gateway.backends.best_of import BestOfAnswer
 from gateway.backends.echo import EchoedAnswer
-from gateway.backends.engine_dialog import ParsedAnswer
+from gateway.backends.engine_dialog import ChatPrompt, ParsedAnswer
 from gateway.backends.engine_values import as_chunks, as_delta, as_gateway_error
 from gateway.flow.values import ChatRequest, Chunk, CompletionRequest, GeneratingRequest, Prompt, Usage
 
@@ -86,11 +86,14 @@ def completed(
     return EchoedAnswer(answer, prompt, params, asked.prompt_token_ids, engine.tokenizer)
 
 
-def chatted(engine: AsyncEngine, request: ChatRequest, asked: GenerationRequest) -> AsyncIterator[Chunk]:
+def chatted(
+    engine: AsyncEngine, request: ChatRequest, asked: GenerationRequest, prompt: ChatPrompt
+) -> AsyncIterator[Chunk]:
     """The answer to a chat. Its text is read only where it may hold more than text."""
+    sampling = asked.sampling if prompt.grammar is None else replace(asked.sampling, grammar=prompt.grammar)
+    asked = replace(asked, prompt_token_ids=prompt.token_ids, sampling=sampling)
     offered = () if request.tool_choice.mode == "none" else tuple([tool.name for tool in request.tools])
-    grammar = asked.sampling.grammar
-    constrained = grammar is not None and grammar.type != "tool_calls"
+    constrained = sampling.grammar is not None and prompt.grammar is None
 
     def parser() -> Any:
         return engine.tokenizer.answer_parser(asked.prompt_token_ids, tools=offered, constrained=constrained)
@@ -98,7 +101,7 @@ def chatted(engine: AsyncEngine, request: ChatRequest, asked: GenerationRequest)
     if parser() is None:
         return EngineAnswer(engine, request, asked)
     shown = engine.tokenizer.mark_token_ids
-    asked = replace(asked, sampling=replace(asked.sampling, shown_token_ids=shown))
+    asked = replace(asked, sampling=replace(sampling, shown_token_ids=shown))
     return ParsedAnswer(EngineAnswer(engine, request, asked), parser, one_call=not request.parallel_tool_calls)
 
 

@@ -6,7 +6,7 @@ Part of the local backend; imports the engine only when it is used.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -29,6 +29,16 @@ from gateway.flow.values import (
 if TYPE_CHECKING:
     from engine import AnswerParser, CallConstraint
 
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A conversation as the engine takes it."""
+
+    token_ids: tuple[int, ...]
+    grammar: Any
+    """Of the calls that the answer must or may make; None where it is free, or constrained otherwise."""
+
+
 JSON_ANSWERS = ("json_schema", "json_object")
 
 
@@ -37,6 +47,15 @@ def tools_for_template(request: ChatRequest) -> list[dict[str, Any]]:
     if request.tool_choice.mode == "none":
         return []
     return [{"type": "function", "function": function_fields(tool)} for tool in request.tools]
+
+
+def prompt_of(tokenizer: Any, request: ChatRequest, messages: Sequence[Mapping[str, Any]], most: int) -> ChatPrompt:
+    """Raises `InvalidRequest` for tools beside a constraint that is no JSON, and what the tokenizer raises. Takes time
+    that grows with the prompt and the tools."""
+    tools = tools_for_template(request)
+    ids = tuple(tokenizer.apply_chat_template(messages, most=most, tools=tools, extra=request.template_kwargs))
+    constraint = constraint_of(request) if request.runs else None
+    return ChatPrompt(ids, None if constraint is None else tokenizer.call_grammar(constraint, ids))
 
 
 def constraint_of(request: ChatRequest) -> CallConstraint | None:
@@ -62,8 +81,11 @@ def constraint_of(request: ChatRequest) -> CallConstraint | None:
                 hint="use `response_format` with a JSON Schema, or leave the tools out",
             )
         answer = grammar["value"] if grammar["type"] == "json_schema" else {"type": "object"}
-    tools = [tool for tool in request.tools if choice.mode != "named" or tool.name == choice.name]
-    functions = [Function(tool.name, tool.parameters if required or tool.strict else None) for tool in tools]
+    functions = [
+        Function(tool.name, tool.parameters if required or tool.strict else None, position)
+        for position, tool in enumerate(request.tools)
+        if choice.mode != "named" or tool.name == choice.name
+    ]
     parallel = request.parallel_tool_calls and choice.mode != "named"
     return CallConstraint(functions, required, parallel, answer)
 
@@ -74,6 +96,8 @@ class ReadChoice:
 
     parser: AnswerParser
     calls: int = 0
+    bare: int | None = None
+    """The call that has no arguments yet."""
     thinks: bool = False
 
 
@@ -91,13 +115,20 @@ class ParsedAnswer:
     _choices: dict[int, ReadChoice] = field(default_factory=dict)
     _ready: deque[Chunk] = field(default_factory=deque)
     _reasoning_tokens: int = 0
+    _usage: UsageReport | None = None
+    """Told with the last end, when all tokens have been read."""
 
     def __aiter__(self) -> AsyncIterator[Chunk]:
         return self
 
     async def __anext__(self) -> Chunk:
         while not self._ready:
-            self._ready.extend(self._read(await self.answer.__anext__()))
+            try:
+                self._ready.extend(self._read(await self.answer.__anext__()))
+            except StopAsyncIteration:
+                if self._usage is None:
+                    raise
+                self._ready.extend(self._reported())
         return self._ready.popleft()
 
     async def aclose(self) -> None:
@@ -113,16 +144,22 @@ class ParsedAnswer:
             case Delta():
                 choice = self._choice(chunk.index)
                 return list(self._deltas(choice, chunk, choice.parser.feed(chunk.text) if chunk.text else []))
-            case UsageReport(usage=usage):
-                return [UsageReport(replace(usage, reasoning_tokens=self._reasoning_tokens))]
+            case UsageReport():
+                self._usage = chunk
+                return []
         return [chunk]
 
     def _ended(self, end: ChoiceEnd, last: Delta) -> list[Chunk]:
         choice = self._choice(last.index)
         pieces = [*(choice.parser.feed(last.text) if last.text else []), *choice.parser.finish()]
-        deltas = self._deltas(choice, last, pieces)
-        reason = "tool_calls" if end.finish_reason == "stop" and choice.calls else end.finish_reason
-        return [*deltas[:-1], replace(end, last=deltas[-1], finish_reason=reason)]
+        called = end.finish_reason == "stop" and choice.calls > 0
+        deltas = self._deltas(choice, last, pieces, closed=called)
+        reason = "tool_calls" if called else end.finish_reason
+        return [*deltas[:-1], *self._reported(), replace(end, last=deltas[-1], finish_reason=reason)]
+
+    def _reported(self) -> list[Chunk]:
+        report, self._usage = self._usage, None
+        return [] if report is None else [UsageReport(replace(report.usage, reasoning_tokens=self._reasoning_tokens))]
 
     def _choice(self, index: int) -> ReadChoice:
         found = self._choices.get(index)
@@ -130,27 +167,38 @@ class ParsedAnswer:
             found = self._choices[index] = ReadChoice(self.parser())
         return found
 
-    def _deltas(self, choice: ReadChoice, came: Delta, pieces: list[Any]) -> list[Delta]:
-        """At least one, for the tokens."""
-        found = [delta for piece in pieces if (delta := self._delta(choice, came.index, piece)) is not None]
+    def _deltas(self, choice: ReadChoice, came: Delta, pieces: list[Any], closed: bool = False) -> list[Delta]:
+        """At least one, for the tokens. `closed`: no call grows any more."""
+        found = [delta for piece in pieces for delta in self._delta(choice, came.index, piece)]
+        if closed:
+            found += _without_arguments(choice, came.index)
         if choice.thinks:
             self._reasoning_tokens += len(came.token_ids)
         if not found:
             return [TextDelta(came.index, "", came.token_ids, came.logprobs)]
         return [replace(found[0], token_ids=came.token_ids, logprobs=came.logprobs), *found[1:]]
 
-    def _delta(self, choice: ReadChoice, index: int, piece: Any) -> Delta | None:
+    def _delta(self, choice: ReadChoice, index: int, piece: Any) -> list[Delta]:
         from engine import CallArguments, CallBegin, Reasoning
 
         choice.thinks = isinstance(piece, Reasoning)
         match piece:
+            case CallBegin(call=call) | CallArguments(call=call) if self.one_call and call > 0:
+                return []
             case CallBegin(call=call, name=name):
-                if self.one_call and call > 0:
-                    return None
+                before = _without_arguments(choice, index)
                 choice.calls += 1
-                return ToolCallDelta(index, call=call, call_id=f"call_{uuid4().hex}", name=name)
+                choice.bare = call
+                return [*before, ToolCallDelta(index, call=call, call_id=f"call_{uuid4().hex}", name=name)]
             case CallArguments(call=call, text=text):
-                return None if self.one_call and call > 0 else ToolCallDelta(index, text, call=call)
+                choice.bare = None
+                return [ToolCallDelta(index, text, call=call)]
             case Reasoning(text=text):
-                return ReasoningDelta(index, text)
-        return TextDelta(index, piece.text)
+                return [ReasoningDelta(index, text)]
+        return [TextDelta(index, piece.text)]
+
+
+def _without_arguments(choice: ReadChoice, index: int) -> list[Delta]:
+    """Of a call that is complete without: clients read its arguments as JSON all the same."""
+    call, choice.bare = choice.bare, None
+    return [] if call is None else [ToolCallDelta(index, "{}", call=call)]

@@ -209,13 +209,14 @@ def as_gateway_error(error: Any, grammar_param: str | None = None, *, prompt_par
                 f"The schema of a tool cannot be followed: it {error.limit}.",
                 code=code,
                 param=error.field,
-                hint="leave that keyword out, or do without `strict` and `tool_choice`",
+                hint="change that schema, or do without `strict` and `tool_choice`",
+                detail=error.detail or None,
             )
         name = GRAMMAR_NAMES.get(error.field.removeprefix("grammar."), "grammar")
         return InvalidRequest(
             f"The {name} cannot be compiled: it {error.limit}.",
             code=code,
-            param=grammar_param or "response_format",
+            param="tools" if error.field == "grammar.tool_calls" else grammar_param or "response_format",
             hint=error.hint,
             detail=error.detail or None,
         )

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from prometheus_client import CollectorRegistry
 
 from gateway.backends.engine_answers import chatted, completed, id_tails
-from gateway.backends.engine_dialog import constraint_of, tools_for_template
+from gateway.backends.engine_dialog import prompt_of
 from gateway.backends.engine_operations import EngineOperations
 from gateway.backends.engine_values import (
     as_gateway_error,
@@ -93,7 +93,7 @@ class LocalBackend:
     # --------------------------------------------------------------------------------------------- Backend
 
     async def prepare(self, request: ModelRequest, card: ModelCard) -> Prepared:
-        """The payload are the token ids: of the prompt, or of each input of an embedding."""
+        """The payload is a `ChatPrompt`, or the token ids of each prompt or input."""
         engine = self._ready(card)
         tokenized = await self._run(card.id, _tokenized, engine.tokenizer, request, card)
         if isinstance(request, EmbeddingRequest):
@@ -102,8 +102,9 @@ class LocalBackend:
             sizes = [len(one) for one in tokenized]
             require_bounded_evidence(request.params, sum(sizes))
             return Prepared(sum(sizes), tokenized, longest_prompt=max(sizes))
-        require_bounded_evidence(request.params, len(tokenized))
-        return Prepared(len(tokenized), tokenized)
+        size = len(tokenized.token_ids)
+        require_bounded_evidence(request.params, size)
+        return Prepared(size, tokenized)
 
     def generate(
         self,
@@ -119,15 +120,10 @@ class LocalBackend:
         from engine import GenerationRequest
 
         engine = self._ready(card)
-        asked = GenerationRequest(
-            request_id=request_id,
-            prompt_token_ids=() if isinstance(request, CompletionRequest) else prepared.payload,
-            sampling=self._sampling(engine, request, card, max_output_tokens, prepared),
-            cache_salt=tenant_salt,
-            scheduling=hints_of(scheduling),
-        )
+        sampling = sampling_of(request.params, max_output_tokens, self._models[card.id], engine.sampling_defaults)
+        asked = GenerationRequest(request_id, (), sampling, cache_salt=tenant_salt, scheduling=hints_of(scheduling))
         if isinstance(request, ChatRequest):
-            return chatted(engine, request, asked)
+            return chatted(engine, request, asked, prepared.payload)
         answers = [
             completed(engine, request, replace(asked, request_id=f"{request_id}{tail}", prompt_token_ids=ids), prompt)
             for prompt, ids, tail in zip(
@@ -181,21 +177,6 @@ class LocalBackend:
             collector.add(name, engine.config, engine.stats)
 
     # --------------------------------------------------------------------------------------------- private
-
-    def _sampling(
-        self, engine: AsyncEngine, request: GeneratingRequest, card: ModelCard, most: int, prepared: Prepared
-    ) -> Any:
-        """Raises `InvalidRequest` for tools whose schemas cannot be followed."""
-        from engine import EngineError
-
-        sampling = sampling_of(request.params, most, self._models[card.id], engine.sampling_defaults)
-        constraint = constraint_of(request) if isinstance(request, ChatRequest) else None
-        if constraint is None:
-            return sampling
-        try:
-            return replace(sampling, grammar=engine.tokenizer.call_grammar(constraint, prepared.payload))
-        except EngineError as error:
-            raise as_gateway_error(error, "tools") from None
 
     async def _load(self) -> None:
         from engine import EngineError
@@ -311,8 +292,7 @@ def _tokenized(tokenizer: Any, request: ModelRequest, card: ModelCard) -> Any:
                 return [_ids(tokenizer, one, most) for one in inputs]
             case ChatRequest(messages=turns):
                 messages = [{"role": _role(turn.role), **message_fields(turn.content)} for turn in turns]
-                tools, extra = tools_for_template(request), request.template_kwargs
-                return tuple(tokenizer.apply_chat_template(messages, most=most, tools=tools, extra=extra))
+                return prompt_of(tokenizer, request, messages, most)
             case CompletionRequest(prompts=prompts):
                 return [_ids(tokenizer, prompt, most) for prompt in prompts]
     except TextTooLong as error:

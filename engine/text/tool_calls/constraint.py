@@ -21,11 +21,14 @@ from engine.text.tool_calls.thinking import OPENING as THINK
 
 WHITESPACE = r"[ \n\t]{0,8}"
 """Bounded, because small models like to fill an unbounded gap for ever."""
+MAX_CALLS_CHARS = 262_144
+"""Of the grammar of all functions together."""
 ANY_OBJECT: Mapping[str, Any] = {"type": "object"}
 ControlToken = Callable[[str], int | None]
 """The id of a text that the vocabulary has as a control token."""
 Thought = Literal["none", "may", "begun"]
 """Whether reasoning comes before the answer: never, if the model likes, or the prompt has begun it."""
+RULE, PLACE = "function_", "tools.{}.function.parameters"
 GAP = r"gap: /\n{0,2}/"
 FENCED, FENCE_END, NEWLINE = "```json\n", "\n```", "\n"
 
@@ -35,6 +38,8 @@ class Function:
     name: str
     parameters: Mapping[str, Any] | None = None
     """A JSON Schema of the arguments; None: any object."""
+    position: int | None = None
+    """Among the tools of the request, for errors; None: its place in the constraint."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,15 @@ def lark_of(constraint: CallConstraint, form: CallFormat, control: ControlToken,
 
     What the form's parser would read as a call is either one of the grammar's calls or not in its texts.
     """
-    schemas = [_schema(index, function) for index, function in enumerate(constraint.functions)]
-    called = [
-        _called(function, schema, form, control) for function, schema in zip(constraint.functions, schemas, strict=True)
-    ]
-    rules = [f"function: {' | '.join(f'function_{index}' for index in range(len(called)))}"]
-    rules += [f"function_{index}: {call}" for index, call in enumerate(called)]
+    called, size = dict[str, str](), 0
+    for index, function in enumerate(constraint.functions):
+        position = index if function.position is None else function.position
+        call = called[f"{RULE}{position}"] = _called(function, _schema(position, function), form, control)
+        size += len(call)
+        if size > MAX_CALLS_CHARS:
+            limit = f"may have at most {MAX_CALLS_CHARS} characters in all"
+            raise InvalidGrammar("grammar.tool_calls", size, limit, hint="offer fewer tools, or smaller schemas")
+    rules = [f"function: {' | '.join(called)}", *[f"{name}: {call}" for name, call in called.items()]]
     several = constraint.parallel and not form.one_call
     more = f"({_terms(form.separator, form, control)} call)*" if several else ""
     closing, tail = _terms(form.closing, form, control), _terms(form.tail, form, control)
@@ -126,11 +134,17 @@ def _start(thought: Thought, control: ControlToken) -> list[str]:
 def _schema(index: int, function: Function) -> dict[str, Any]:
     schema = dict(ANY_OBJECT if function.parameters is None else function.parameters)
     schema.setdefault("type", "object")
-    place = f"tools.{index}.function.parameters"
+    place = PLACE.format(index)
     path = unsupported_keyword(schema)
     if path is not None:
         raise InvalidGrammar(place, path, f"uses `{path[:200]}`, which is not supported", hint="leave that keyword out")
     return without_unknown_formats(schema)
+
+
+def place_of(rule: str) -> str | None:
+    """Which tool's schema a line of the grammar has."""
+    found = re.match(rf"{RULE}(\d+):", rule)
+    return None if found is None else PLACE.format(found[1])
 
 
 def _called(function: Function, schema: Mapping[str, Any], form: CallFormat, control: ControlToken) -> str:

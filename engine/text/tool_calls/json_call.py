@@ -130,8 +130,8 @@ class JsonCall:
             self._value = None
         if not self._taken and not self._grows:
             part = part.lstrip(_SPACE)
-            # Some models write the arguments as JSON in a text; that is read as what is in it, once it is whole.
-            self._grows = part[:1] not in ("", '"') and self._key in _ARGUMENT_KEYS and self._name is not None
+            # Some models write the arguments as JSON in a text, or `null` for none; these are read once they are whole.
+            self._grows = part[:1] not in ("", '"', "n") and self._key in _ARGUMENT_KEYS and self._name is not None
         if not self._grows:
             self._taken += part
             if ended:
@@ -142,7 +142,7 @@ class JsonCall:
 
     def _whole(self, value: str, pieces: list[Piece]) -> None:
         if self._key in _ARGUMENT_KEYS:
-            self._kept = _string(value) or value
+            self._kept = "{}" if value.strip() == "null" else _string(value) or value
             if self._name is not None:
                 pieces.append(CallArguments(self._call, self._kept))
         elif self._key in _NAME_KEYS and self._name is None:

@@ -16,10 +16,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from engine.errors import InvalidGrammar
 from engine.text.grammar import GrammarCompiler, GrammarMatcher
 from engine.text.tokenizer import ChatTokenizer
-from engine.text.tool_calls.constraint import CallConstraint, Function
+from engine.text.tool_calls.constraint import MAX_CALLS_CHARS, CallConstraint, Function
 from engine.text.tool_calls.pieces import CallArguments, CallBegin, Reasoning, Text
 from engine.text.tool_calls.registry import FORMATS
 from engine.text.vocabulary import BYTE_SIGNS, Vocabulary
+from gateway.backends.engine_values import as_gateway_error
 
 EOS = 256
 WEATHER: dict[str, Any] = {
@@ -232,3 +233,34 @@ def test_a_keyword_that_is_not_supported_is_named_with_its_tool(calls: str) -> N
         tokenizer_of(calls).call_grammar(CallConstraint(functions, required=True))
     assert refused.value.field == "tools.2.function.parameters"
     assert "properties.*.uniqueItems" in refused.value.limit
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"type": "string", "pattern": "(["}, "invalid pattern"),
+        ({"$ref": "#/nowhere"}, "does not exist"),
+        ({"type": "nonsense"}, "type that does not exist"),
+        ({"oneOf": [{"type": "string"}, {"type": "string", "maxLength": 3}]}, "`oneOf` with alternatives that overlap"),
+    ],
+)
+def test_a_schema_that_cannot_be_compiled_is_named_with_its_place_among_the_tools(
+    schema: dict[str, Any], problem: str
+) -> None:
+    tokenizer, odd = tokenizer_of("hermes"), {"type": "object", "properties": {"a": schema}}
+    functions = [FUNCTIONS[0], Function("odd", odd, position=7)]
+    with pytest.raises(InvalidGrammar) as refused:
+        GrammarCompiler(tokenizer).compile(tokenizer.call_grammar(CallConstraint(functions, required=True)))
+    public = as_gateway_error(refused.value)
+    assert (public.code, public.param) == ("invalid_grammar", "tools.7.function.parameters")
+    assert problem in public.message
+
+
+def test_schemas_that_are_too_large_together_are_refused_before_all_are_written() -> None:
+    large = {"type": "object", "properties": {f"p{index}": {"type": "string"} for index in range(2_000)}}
+    with pytest.raises(InvalidGrammar) as refused:
+        tokenizer_of("hermes").call_grammar(CallConstraint([Function(f"f{n}", large) for n in range(256)], True))
+    assert refused.value.field == "grammar.tool_calls"
+    assert as_gateway_error(refused.value).param == "tools"
+    assert isinstance(refused.value.value, int)
+    assert refused.value.value < 2 * MAX_CALLS_CHARS

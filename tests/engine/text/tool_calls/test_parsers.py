@@ -50,6 +50,7 @@ CASES: list[tuple[Callable[[], AnswerParser], str, tuple[Piece, ...]]] = [
     (hermes, '<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', (CallBegin(0, "f"), CallArguments(0, '{"a": 1}'))),
     (hermes, '<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>', (CallBegin(0, "f"), CallArguments(0, '{"a": 1}'))),
     (hermes, '<tool_call>{"name": "f"}</tool_call>', (CallBegin(0, "f"),)),
+    (hermes, '<tool_call>{"name": "f", "arguments": null}</tool_call>', (CallBegin(0, "f"), CallArguments(0, "{}"))),
     (hermes, '<tool_call>{"name": "f", "arguments": {"a": [1, "}"', (CallBegin(0, "f"), CallArguments(0, '{"a": [1, "}"'))),
     (hermes, "<tool_call>no es JSON</tool_call>", (Text("<tool_call>no es JSON</tool_call>"),)),
     (hermes, f'<tool_call>{{"x": 1}}</tool_call> y <tool_call>{ONE}</tool_call>', (Text('<tool_call>{"x": 1}</tool_call> y'), *LIMA)),
