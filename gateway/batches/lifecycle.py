@@ -16,6 +16,20 @@ SOON_S = 120.0
 RESERVE = 4
 """A batch leaves one part in so many of its caller's shorter rate limits to what the caller does meanwhile."""
 TRANSIENT = frozenset({500, 502, 503})
+AWAY = frozenset(
+    {
+        "audit_unavailable",
+        "database_unavailable",
+        "engine_unavailable",
+        "gateway_stopping",
+        "idp_unavailable",
+        "limits_unavailable",
+        "model_loading",
+        "overloaded",
+        "policy_unavailable",
+    }
+)
+"""Codes of 503 that say nothing about the line: what everybody needs is away, and its return is waited for."""
 _PIECES = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 
@@ -47,10 +61,10 @@ class Verdict:
 
 
 def verdict_of(answer: LineAnswer, attempts: int) -> Verdict:
-    if answer.status == 429:
+    if answer.status == 429 or (answer.status == 503 and answer.code in AWAY):
         return Verdict("again", _retry_after_s(answer.headers), counts=False)
     if answer.status in TRANSIENT and attempts < MAX_ATTEMPTS:
-        return Verdict("again", _retry_after_s(answer.headers))
+        return Verdict("again", min(_retry_after_s(answer.headers) * 2 ** (attempts - 1), LONGEST_PAUSE_S))
     if answer.status == 401:
         return Verdict("failed", refused=True)
     if answer.status == 200:

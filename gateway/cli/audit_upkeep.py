@@ -33,7 +33,8 @@ def erase(
     config: Path | None = CONFIG,
     as_json: bool = JSON,
 ) -> None:
-    """Take a person out of the trail: their own values, mentions by administrators, recorded prompts and answers.
+    """Take a person out of the trail: their own values, mentions by administrators, recorded prompts and answers. Their
+    files and batches go too.
 
     The hash chains stay whole. Records that still wait in a spool are not reached: run it again later.
 
@@ -44,11 +45,15 @@ def erase(
         from dataclasses import asdict
 
         from gateway.audit.erasure import erase as erase_person
+        from gateway.batches.erasure import erase_work
+        from gateway.batches.values import Owner
         from gateway.cli.on_record import cli_event
 
         await audit.settle(10)
         names = {"tenant": tenant, "issuer": issuer, "subject": subject}
-        erased = asdict(await erase_person(engine, **names, also=tuple(also), tell=audit.tell_erased))
+        work_of = await erase_work(engine, Owner(**names))
+        trail = await erase_person(engine, **names, also=tuple(also), tell=audit.tell_erased)
+        erased = {**asdict(trail), **asdict(work_of)}
         await audit.admin(cli_event("esclusa audit erase", "audit.erase", tenant=tenant, reason=reason, diff=erased))
         return erased
 
