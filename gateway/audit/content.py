@@ -36,7 +36,8 @@ MAX_BYTES = 2_900_000
 MAX_PLAIN_BYTES = 64 * 1024 * 1024
 """What an envelope may unpack to."""
 
-Kind = Literal["prompt", "response"]
+Kind = Literal["prompt", "response", "stored"]
+"""`stored`: a response that is kept for its owner, outside of the trail."""
 
 
 class ContentTooLarge(Exception):
@@ -73,15 +74,25 @@ class ContentSealer:
     def __init__(self, keys: ContentKeys, retention: timedelta) -> None:
         self._keys, self._retention = keys, retention
 
-    def seal(self, kind: Kind, document: dict[str, Any], request_id: UUID, tenant: str, now: datetime) -> Sealed:
+    def seal(
+        self,
+        kind: Kind,
+        document: dict[str, Any],
+        request_id: UUID,
+        tenant: str,
+        now: datetime,
+        *,
+        retention: timedelta | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> Sealed:
         """Raises `ContentTooLarge`."""
         key_id, salt, nonce = self._keys.current, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(NONCE_BYTES)
         packed = zlib.compress(canonical_json(document), 1)
-        if len(packed) > MAX_BYTES:
+        if len(packed) > max_bytes:
             raise ContentTooLarge
         cipher = AESGCM(_derived(self._keys.keys[key_id], salt))
         envelope = VERSION + nonce + cipher.encrypt(nonce, packed, _bound(key_id, request_id, tenant, kind))
-        return Sealed(kind, key_id, salt, envelope, now + self._retention)
+        return Sealed(kind, key_id, salt, envelope, now + (retention or self._retention))
 
     def open(self, sealed: Sealed, request_id: UUID, tenant: str) -> dict[str, Any]:
         """Raises `ContentUnreadable`."""

@@ -240,6 +240,7 @@ def _policy(decision: Decision) -> dict[str, Any]:
                 "guardrails": duties.guardrails,
                 "require_locality": duties.require_locality,
                 "tools": None if duties.tools == "allowed" else duties.tools,
+                "response_store_days": duties.response_store_days or None,
                 "priority": duties.priority,
             }
         ),

@@ -37,6 +37,8 @@ class Obligations:
     """Whether the caller hears how much of the prompt was computed before."""
     tools: Literal["allowed", "denied"] = "allowed"
     """Whether the model may be offered tools."""
+    response_store_days: int = 0
+    """How long a response is kept for its owner who asks for that; 0: not at all."""
     priority: int = 0
     share_weight: float = 1.0
 

@@ -23,14 +23,15 @@ from gateway.batches.file_store import FileStore
 from gateway.batches.line_store import LineStore
 from gateway.batches.values import SealedBytes
 from gateway.batches.worker import BatchWorker
+from gateway.conversations.store import ResponseStore
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource
 from gateway.flow.pipeline import Pipeline
 from gateway.identity.service import IdentityService
 from gateway.settings import Settings
 
-ENDPOINTS = (chat, completions, embeddings, create)
-"""The routes that a batch may be for."""
+ENDPOINTS = (chat, completions, embeddings)
+"""The routes that a batch may be for, besides `/v1/responses`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ def batch_parts(
     engine: AsyncEngine,
     keys: ContentKeys | None,
     pipeline: Pipeline,
+    responses: ResponseStore,
     identity: IdentityService,
     guard: PermissionGuard,
     clock: Clock,
@@ -54,6 +56,7 @@ def batch_parts(
     sealer = KeyedSealer(None if keys is None else BytesSealer(keys))
     reader = BodyReader(max_bytes=settings.http.max_body_bytes, timeout_s=settings.http.body_timeout_s)
     endpoints: dict[str, ASGIApp] = {route.PATH: route.endpoint(pipeline, reader) for route in ENDPOINTS}
+    endpoints[create.PATH] = create.endpoint(pipeline, reader, responses)
     file_store = FileStore(database, sealer, settings.batches, clock, ids)
     store = BatchStore(
         database,

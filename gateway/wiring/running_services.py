@@ -17,6 +17,7 @@ from gateway.admin.guard import PermissionGuard
 from gateway.api.health import Readiness
 from gateway.api.http.admission import InFlight
 from gateway.api.http.refusals import Count
+from gateway.conversations.store import ResponseStore
 from gateway.descriptors import DescriptorPlan
 from gateway.flow.context import Clock, IdSource
 from gateway.flow.operation import EngineOperator
@@ -45,6 +46,7 @@ class Services:
     authorizer: Authorizer
     audit: AuditLog
     guard: PermissionGuard
+    responses: ResponseStore
     readiness: Callable[[], Readiness]
     registry: CollectorRegistry
     in_flight: InFlight

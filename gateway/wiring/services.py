@@ -34,6 +34,7 @@ from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
 from gateway.backends.engine_files import read_model_files
 from gateway.backends.openai_http import OpenAIBackend
+from gateway.conversations.store import ResponseStore
 from gateway.descriptors import ENOUGH, DescriptorPlan, measure
 from gateway.errors import ConfigError
 from gateway.flow.cache_salt import cache_salt
@@ -175,11 +176,15 @@ async def open_services(
             node_id=node_id,
             engines=engines,
         )
+        responses = ResponseStore(engine, sealer, clock)
+        sweeping = asyncio.create_task(responses.keep_sweeping(), name="response retention")
+        stack.callback(sweeping.cancel)
         kept_for_callers = batch_parts(
             settings,
             engine,
             keys,
             pipeline,
+            responses,
             identity,
             guard,
             clock,
@@ -211,6 +216,7 @@ async def open_services(
             authorizer=access,
             audit=audit,
             guard=guard,
+            responses=responses,
             readiness=lambda: Readiness.of(parts()),
             registry=registry,
             in_flight=in_flight,

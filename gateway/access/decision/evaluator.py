@@ -303,6 +303,7 @@ def merge_obligations(specs: Iterable[ObligationSpec | None]) -> tuple[Obligatio
     localities = frozenset(spec.require_locality for spec in written if spec.require_locality is not None)
     caps = [spec.max_output_tokens for spec in written if spec.max_output_tokens is not None]
     lengths = [spec.default_output_tokens for spec in written if spec.default_output_tokens is not None]
+    days = [spec.response_store_days for spec in written if spec.response_store_days is not None]
     weights = [spec.share_weight for spec in written if spec.share_weight is not None]
     priorities = [spec.priority for spec in written if spec.priority is not None]
     merged = Obligations(
@@ -318,6 +319,7 @@ def merge_obligations(specs: Iterable[ObligationSpec | None]) -> tuple[Obligatio
         prefix_cache=_strongest(PREFIX_CACHE_ORDER, [spec.prefix_cache for spec in written], NOTHING.prefix_cache),
         cached_tokens=_strongest(CACHED_TOKENS_ORDER, [spec.cached_tokens for spec in written], NOTHING.cached_tokens),
         tools=_strongest(TOOLS_ORDER, [spec.tools for spec in written], NOTHING.tools),
+        response_store_days=min(days, default=NOTHING.response_store_days),
         priority=max(priorities, default=NOTHING.priority),
         share_weight=min(weights, default=NOTHING.share_weight),
     )

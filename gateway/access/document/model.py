@@ -228,6 +228,8 @@ class ObligationSpec(Part):
     prefix_cache: PrefixCache | None = None
     cached_tokens: CachedTokens | None = None
     tools: Tools | None = None
+    response_store_days: Annotated[int, Field(ge=0, le=3650)] | None = None
+    """0 keeps nothing."""
     priority: Annotated[int, Field(ge=-1000, le=1000)] | None = None
     """Lower runs first."""
     share_weight: Annotated[float, Field(gt=0, le=1000)] | None = None

@@ -231,6 +231,8 @@ def _weaker(old: Obligations, new: Obligations) -> str | None:
             return name
     if old.require_locality is not None and new.require_locality != old.require_locality:
         return "requireLocality"
+    if new.response_store_days > old.response_store_days:
+        return "responseStoreDays"
     if new.priority < old.priority:
         return "priority"
     return "shareWeight" if new.share_weight > old.share_weight else None

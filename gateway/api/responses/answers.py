@@ -171,6 +171,20 @@ class ResponseView(Described):
     x_esclusa: ResponseExtension | None = None
 
 
+class DeletedResponse(Described):
+    id: str
+    object: Literal["response"]
+    deleted: Literal[True]
+
+
+class ItemList(Described):
+    object: Literal["list"]
+    data: list[AnyItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
 class Numbered(Described):
     sequence_number: int
 

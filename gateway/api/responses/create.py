@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 import orjson
 from starlette.types import Receive, Scope, Send
@@ -14,8 +15,10 @@ from gateway.api.inference import Inference
 from gateway.api.render import ChatFormat, ChoiceBuffer, collect
 from gateway.api.responses import body
 from gateway.api.responses.events import ResponseEvents, event
+from gateway.api.responses.kept import complete, keep, may_keep
 from gateway.api.responses.object import Ending, ended, whole_output
 from gateway.api.sse import EventStream
+from gateway.conversations.store import ResponseStore
 from gateway.errors import GatewayError
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
@@ -26,8 +29,10 @@ PATH = "/v1/responses"
 
 
 class CreateResponse(Inference):
-    def __init__(self, pipeline: Pipeline, reader: BodyReader) -> None:
+    def __init__(self, pipeline: Pipeline, reader: BodyReader, store: ResponseStore) -> None:
         super().__init__(pipeline, reader, body.parse, ChatFormat())
+        self._store = store
+        self.complete = partial(complete, store)
         self._open: dict[str, ResponseEvents] = {}
         """Streams by request, for the number of their last event."""
 
@@ -51,12 +56,15 @@ class CreateResponse(Inference):
                 end = chunk
         ending = Ending.of(end)
         output = whole_output(answer.reserved, choice, ending)
-        response = ended(answer.reserved, answer.bill, output, ending, store=False, now=int(time.time()))
+        keeps = may_keep(self._store, answer.reserved)
+        response = ended(answer.reserved, answer.bill, output, ending, store=keeps, now=int(time.time()))
+        await keep(self._store, answer.reserved, response)
         await respond(send, orjson.dumps(response), answer_headers(answer.reserved, answer.bill))
 
     async def _stream(self, answer: Answer, send: Send) -> None:
         reserved = answer.reserved
-        events = self._open[str(reserved.request_id)] = ResponseEvents(reserved, store=False)
+        keeps = may_keep(self._store, reserved)
+        events = self._open[str(reserved.request_id)] = ResponseEvents(reserved, store=keeps)
         async with EventStream(send, answer_headers(reserved, None)) as stream:
             try:
                 with BOUNDARY:
@@ -67,10 +75,12 @@ class CreateResponse(Inference):
             except GatewayError as error:
                 await stream.end(events.fail(error, answer.bill))
                 return
-            data = events.last_item()
-            response = ended(reserved, answer.bill, events.output, events.ending, store=False, now=int(time.time()))
-            await stream.end(data + events.end(response))
+            await stream.write(events.last_item())
+            now = int(time.time())
+            response = ended(reserved, answer.bill, events.output, events.ending, store=keeps, now=now)
+            await keep(self._store, reserved, response)
+            await stream.end(events.end(response))
 
 
-def endpoint(pipeline: Pipeline, reader: BodyReader) -> Inference:
-    return CreateResponse(pipeline, reader)
+def endpoint(pipeline: Pipeline, reader: BodyReader, store: ResponseStore) -> Inference:
+    return CreateResponse(pipeline, reader, store)

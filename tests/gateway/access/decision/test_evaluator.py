@@ -263,20 +263,22 @@ def test_obligations_of_all_grants_are_merged_to_the_strictest() -> None:
             subjects: {roles: [a]}
             actions: [chat]
             models: {any: true}
-            obligations: {maxOutputTokens: 500, redaction: flag, contentLogging: encrypted, priority: 5}
+            obligations: {maxOutputTokens: 500, redaction: flag, contentLogging: encrypted, priority: 5,
+                          responseStoreDays: 30}
           - id: b
             effect: allow
             subjects: {roles: [b]}
             actions: [chat]
             models: {any: true}
             obligations: {maxOutputTokens: 900, redaction: block, contentLogging: none, priority: -5,
-                          guardrails: strict, tools: denied, shareWeight: 0.5}
+                          guardrails: strict, tools: denied, shareWeight: 0.5, responseStoreDays: 7}
         """
     )
     merged = decide(snapshot, who("a", "b")).obligations
     assert (merged.max_output_tokens, merged.redaction, merged.guardrails) == (500, "block", "strict")
     assert (merged.content_logging, merged.priority, merged.share_weight) == ("encrypted", 5, 0.5)
     assert merged.tools == "denied"
+    assert merged.response_store_days == 7
 
 
 def test_a_required_locality_refuses_a_model_elsewhere() -> None:

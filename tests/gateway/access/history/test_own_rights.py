@@ -149,7 +149,11 @@ def test_taking_a_stricter_rule_away_eases_what_is_left() -> None:
 def test_tools_that_were_denied_are_not_given_to_oneself() -> None:
     before = BASE.replace("contentLogging: encrypted}}", "contentLogging: encrypted, tools: denied}}")
     assert gain(BASE, ALSO_EMPLOYEE, before=before) == eased("tools")
-    assert gain(before, ALSO_EMPLOYEE, before=BASE) is None
+
+
+def test_nobody_lets_their_own_responses_be_kept() -> None:
+    after = BASE.replace("contentLogging: encrypted}}", "contentLogging: encrypted, responseStoreDays: 1}}")
+    assert gain(after, ALSO_EMPLOYEE) == eased("responseStoreDays")
 
 
 def test_another_default_class_is_compared_too() -> None:
