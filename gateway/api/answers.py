@@ -192,6 +192,53 @@ class EmbeddingList(Described):
     x_esclusa: Extension
 
 
+class RankedDocument(Described):
+    text: str
+
+
+class RankView(Described):
+    index: int = Field(description="among the documents of the request")
+    relevance_score: float = Field(description="cosine, -1 to 1")
+    document: RankedDocument | None = None
+
+
+class RankingView(Described):
+    """The nearest document first."""
+
+    id: str
+    model: str
+    usage: EmbeddingUsage
+    results: list[RankView]
+    x_esclusa: Extension
+
+
+class ScoreView(Described):
+    index: int
+    object: Literal["score"]
+    score: float = Field(description="cosine, -1 to 1")
+
+
+class ScoresView(Described):
+    id: str
+    object: Literal["list"]
+    created: int
+    model: str
+    data: list[ScoreView]
+    usage: UsageView
+    x_esclusa: Extension
+
+
+class TokenizedView(Described):
+    count: int
+    max_model_len: int
+    tokens: list[int]
+    token_strs: list[str] | None
+
+
+class DetokenizedView(Described):
+    prompt: str
+
+
 class Capabilities(Described):
     chat: bool
     completions: bool

@@ -11,20 +11,35 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
-from gateway.api.answers import ChatCompletion, ChatCompletionChunk, EmbeddingList, TextCompletion
+from gateway.api.answers import (
+    ChatCompletion,
+    ChatCompletionChunk,
+    DetokenizedView,
+    EmbeddingList,
+    RankingView,
+    ScoresView,
+    TextCompletion,
+    TokenizedView,
+)
 from gateway.api.anthropic.answers import AnthropicError, MessageEvent, MessageView, TokensView
 from gateway.api.anthropic.body import MessagesBody
 from gateway.api.anthropic.count_tokens import CountBody
 from gateway.api.chat import ChatBody
 from gateway.api.completions import CompletionBody
 from gateway.api.embeddings import EmbeddingBody
+from gateway.api.ranking import RERANK_PATHS, SCORE_PATHS, RerankBody, ScoreBody
 from gateway.api.responses.answers import ResponseEvent, ResponseView
 from gateway.api.responses.body import ResponsesBody
+from gateway.api.tokens import DETOKENIZE_PATHS, TOKENIZE_PATHS, DetokenizeBody, TokenizeBody
 
 ROUTES: dict[str, tuple[type[BaseModel], type[BaseModel], type[BaseModel] | None, str]] = {
     "/v1/chat/completions": (ChatBody, ChatCompletion, ChatCompletionChunk, "A chat answer, streamed or whole"),
     "/v1/completions": (CompletionBody, TextCompletion, TextCompletion, "A text completion, streamed or whole"),
     "/v1/embeddings": (EmbeddingBody, EmbeddingList, None, "One vector for each input"),
+    **dict.fromkeys(RERANK_PATHS, (RerankBody, RankingView, None, "The documents nearest to a query")),
+    **dict.fromkeys(SCORE_PATHS, (ScoreBody, ScoresView, None, "How near pairs of texts are")),
+    **dict.fromkeys(TOKENIZE_PATHS, (TokenizeBody, TokenizedView, None, "The tokens of a prompt")),
+    **dict.fromkeys(DETOKENIZE_PATHS, (DetokenizeBody, DetokenizedView, None, "The text of tokens")),
     "/v1/responses": (ResponsesBody, ResponseView, ResponseEvent, "An answer as items, streamed or whole"),
     "/v1/messages": (MessagesBody, MessageView, MessageEvent, "A chat answer in Anthropic's form, streamed or whole"),
     "/v1/messages/count_tokens": (CountBody, TokensView, None, "The tokens of a message, without an answer"),
@@ -150,7 +165,9 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
 def operation_id(path: str) -> str:
     """Names the function that a generated client gets: `/v1/chat/completions` is `create_chat_completions`."""
-    return "create_" + path.removeprefix("/v1/").replace("/", "_")
+    return (
+        "create_" + path.removeprefix("/v1/").strip("/").replace("/", "_") + ("" if path.startswith("/v1/") else "_too")
+    )
 
 
 def _schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:

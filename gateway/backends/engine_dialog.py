@@ -15,6 +15,7 @@ from gateway.backends.openai_wire import function_fields
 from gateway.backends.several_prompts import OneAnswer
 from gateway.errors import InvalidRequest
 from gateway.flow.values import (
+    ChatCount,
     ChatRequest,
     ChoiceEnd,
     Chunk,
@@ -52,8 +53,8 @@ def tools_for_template(request: ChatRequest) -> list[dict[str, Any]]:
 def prompt_of(tokenizer: Any, request: ChatRequest, messages: Sequence[Mapping[str, Any]], most: int) -> ChatPrompt:
     """Raises `InvalidRequest` for tools beside a constraint that is no JSON, and what the tokenizer raises. Takes time
     that grows with the prompt and the tools."""
-    tools = tools_for_template(request)
-    ids = tuple(tokenizer.apply_chat_template(messages, most=most, tools=tools, extra=request.template_kwargs))
+    tools, opens = tools_for_template(request), not isinstance(request, ChatCount) or request.opens_answer
+    ids = tuple(tokenizer.apply_chat_template(messages, opens, most, tools=tools, extra=request.template_kwargs))
     constraint = constraint_of(request) if request.runs else None
     return ChatPrompt(ids, None if constraint is None else tokenizer.call_grammar(constraint, ids))
 

@@ -26,13 +26,16 @@ from gateway.backends.engine_values import (
     sampling_of,
 )
 from gateway.backends.several_prompts import JoinedAnswer
+from gateway.backends.token_counts import counted
 from gateway.backends.vector_sizes import shortened
 from gateway.errors import ConfigError, Unavailable
 from gateway.flow.budget import prompt_too_long
 from gateway.flow.parts import message_fields
 from gateway.flow.values import (
+    ChatCount,
     ChatRequest,
     Chunk,
+    CompletionCount,
     CompletionRequest,
     EmbeddingRequest,
     GeneratingRequest,
@@ -96,6 +99,9 @@ class LocalBackend:
         """The payload is a `ChatPrompt`, or the token ids of each prompt or input."""
         engine = self._ready(card)
         tokenized = await self._run(card.id, _tokenized, engine.tokenizer, request, card)
+        if isinstance(request, ChatCount | CompletionCount):
+            prepared: Prepared = await self._run(card.id, counted, engine.tokenizer, request, tokenized)
+            return prepared
         if isinstance(request, EmbeddingRequest):
             return Prepared(sum(map(len, tokenized)), tokenized)
         if isinstance(request, CompletionRequest):
@@ -293,6 +299,8 @@ def _tokenized(tokenizer: Any, request: ModelRequest, card: ModelCard) -> Any:
             case ChatRequest(messages=turns):
                 messages = [{"role": _role(turn.role), **message_fields(turn.content)} for turn in turns]
                 return prompt_of(tokenizer, request, messages, most)
+            case CompletionCount(prompts=(str() as text,), adds_special_tokens=False):
+                return [tuple(tokenizer.encode(text, most=most))]
             case CompletionRequest(prompts=prompts):
                 return [_ids(tokenizer, prompt, most) for prompt in prompts]
     except TextTooLong as error:

@@ -169,6 +169,11 @@ class TokenCount:
     """Of a prompt that is only counted."""
 
     tokens: int
+    token_ids: tuple[int, ...] = ()
+    texts: tuple[str, ...] | None = None
+    """What each token stands for, where that was asked for."""
+    text: str = ""
+    """Of token ids that were to be read back."""
 
 
 Chunk: TypeAlias = Delta | ChoiceEnd | UsageReport | PromptLogprobs | Vectors | TokenCount

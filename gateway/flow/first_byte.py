@@ -51,7 +51,7 @@ async def backend_call(call: Awaitable[T]) -> T:
 
 async def counting(prepared: Prepared) -> AsyncIterator[Chunk]:
     yield UsageReport(Usage())
-    yield TokenCount(prepared.prompt_tokens or 0)
+    yield prepared.counted or TokenCount(prepared.prompt_tokens or 0)
     yield ChoiceEnd(TextDelta(), "stop")
 
 

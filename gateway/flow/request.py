@@ -147,6 +147,12 @@ class ChatCount(ChatRequest):
     action: ClassVar[Action] = "tokenize"
     runs: ClassVar[bool] = False
 
+    _: KW_ONLY
+    opens_answer: bool = True
+    """With what a chat template puts before the answer."""
+    tells_texts: bool = False
+    """What each token stands for."""
+
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest(_Generating):
@@ -164,6 +170,19 @@ class CompletionRequest(_Generating):
     @property
     def texts(self) -> tuple[str, ...]:
         return tuple([prompt for prompt in self.prompts if isinstance(prompt, str)])
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionCount(CompletionRequest):
+    """The tokens of a text, or with `reads_back` the text of tokens."""
+
+    action: ClassVar[Action] = "tokenize"
+    runs: ClassVar[bool] = False
+
+    _: KW_ONLY
+    adds_special_tokens: bool = True
+    tells_texts: bool = False
+    reads_back: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +208,17 @@ class EmbeddingRequest(_Asked):
     @property
     def texts(self) -> tuple[str, ...]:
         return tuple([text for text in self.inputs if isinstance(text, str)])
+
+
+@dataclass(frozen=True, slots=True)
+class RankRequest(EmbeddingRequest):
+    """How near texts are: the first `queries` inputs are compared with those behind them."""
+
+    _: KW_ONLY
+    queries: int = 1
+    most: int | None = None
+    """So many of the nearest are told; None: all."""
+    tells_documents: bool = False
 
 
 GeneratingRequest: TypeAlias = ChatRequest | CompletionRequest

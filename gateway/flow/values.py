@@ -50,6 +50,7 @@ from gateway.flow.request import (
     Action,
     ChatCount,
     ChatRequest,
+    CompletionCount,
     CompletionRequest,
     Credential,
     EmbeddingRequest,
@@ -59,6 +60,7 @@ from gateway.flow.request import (
     ModelRequest,
     Principal,
     Prompt,
+    RankRequest,
 )
 from gateway.flow.tools import ToolChoice, ToolSpec
 
@@ -70,6 +72,7 @@ __all__ = [
     "ChatRequest",
     "ChoiceEnd",
     "Chunk",
+    "CompletionCount",
     "CompletionRequest",
     "Credential",
     "Decision",
@@ -95,6 +98,7 @@ __all__ = [
     "Principal",
     "Prompt",
     "PromptLogprobs",
+    "RankRequest",
     "ReasoningDelta",
     "RefusalDelta",
     "Reservation",
@@ -137,6 +141,8 @@ class Prepared:
     """Exact, after the chat template, of all prompts together; None when the backend cannot know."""
     payload: Any = field(default=None, repr=False)
     """The backend's own: token ids, say. Nobody else reads it."""
+    counted: TokenCount | None = None
+    """Of a request that is only counted."""
     longest_prompt: int | None = None
     """Tokens of the longest of several prompts."""
 

@@ -40,7 +40,8 @@ def public_path(loc: Sequence[Any]) -> list[str]:
         # Below a part of a message stands the name of its type, which the caller did not write.
         tag = isinstance(before, int) and len(path) > 1 and path[-2] == "content"
         before = part
-        if part in ("body", "query", "path") or tag or _is_tag(part):
+        source = not path and part in ("body", "query", "path") and len(loc) > 1
+        if source or tag or _is_tag(part):
             continue
         path.append(str(part))
         if part in FREE_KEYS:

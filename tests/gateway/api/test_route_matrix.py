@@ -14,6 +14,8 @@ import httpx2
 import pytest
 
 from gateway.access.document.vocabulary import ADMIN_ACTIONS, SERVICE_ACTIONS
+from gateway.api.ranking import RERANK_PATHS, SCORE_PATHS
+from gateway.api.tokens import DETOKENIZE_PATHS, TOKENIZE_PATHS
 from gateway.app import create_app
 from tests.fakes.routes import filled, flat_routes
 from tests.fakes.stage import Stage, _connect, apart
@@ -31,6 +33,15 @@ MATRIX: dict[tuple[str, str], str] = {
     ("POST", "/v1/chat/completions"): MODEL,
     ("POST", "/v1/completions"): MODEL,
     ("POST", "/v1/embeddings"): MODEL,
+    ("POST", "/v1/rerank"): MODEL,
+    ("POST", "/v2/rerank"): MODEL,
+    ("POST", "/rerank"): MODEL,
+    ("POST", "/v1/score"): MODEL,
+    ("POST", "/score"): MODEL,
+    ("POST", "/v1/tokenize"): MODEL,
+    ("POST", "/tokenize"): MODEL,
+    ("POST", "/v1/detokenize"): MODEL,
+    ("POST", "/detokenize"): MODEL,
     ("POST", "/v1/responses"): MODEL,
     ("GET", "/v1/responses/{response_id}"): KNOWN,
     ("DELETE", "/v1/responses/{response_id}"): KNOWN,
@@ -103,8 +114,12 @@ BODIES: dict[str, Any] = {
     "/v1/messages": {"model": "mini", "max_tokens": 8, "messages": [{"role": "user", "content": "Hola"}]},
     "/v1/embeddings": {"model": "embed", "input": "x"},
     "/v1/responses": {"model": "mini", "input": "x"},
+    **{path: {"model": "embed", "query": "x", "documents": ["y"]} for path in RERANK_PATHS},
+    **{path: {"model": "embed", "text_1": "x", "text_2": "y"} for path in SCORE_PATHS},
+    **{path: {"model": "mini", "prompt": "x"} for path in TOKENIZE_PATHS},
+    **{path: {"model": "mini", "tokens": [1]} for path in DETOKENIZE_PATHS},
 }
-OF_OUR_OWN_MODELS = {"/v1/messages/count_tokens"}
+OF_OUR_OWN_MODELS = {"/v1/messages/count_tokens", *TOKENIZE_PATHS, *DETOKENIZE_PATHS}
 """Nobody can count for the models here, which are those of an upstream: what they say is no refusal of the caller."""
 PERMISSIONS = {*ADMIN_ACTIONS, *SERVICE_ACTIONS}
 ROLES = {action.replace(".", "-"): {action} for action in PERMISSIONS}

@@ -82,7 +82,7 @@ def test_administrative_rights_give_no_model(stage: Stage, role: str) -> None:
         ("GET", "/redoc", 404, "not_found"),
         ("GET", "/metrics", 404, "not_found"),
         ("POST", "/invocations", 404, "not_found"),
-        ("POST", "/tokenize", 404, "not_found"),
+        ("POST", "/v1/audio/speech", 404, "not_found"),
     ],
 )
 def test_unknown_paths_and_methods_have_our_error_shape(
