@@ -8,7 +8,7 @@ import re
 from engine.text.tool_calls.pieces import CallArguments, CallBegin, Piece
 
 _SPACE = " \t\r\n"
-_KEY = re.compile(r'\s*,?\s*"((?:[^"\\]|\\.)*)"\s*:\s*')
+_KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:\s*')
 _NAME_KEYS = ("name", "function")
 _ARGUMENT_KEYS = ("arguments", "parameters")
 MAX_NAME = 256
@@ -105,7 +105,8 @@ class JsonCall:
             return not self.broken
         if self._value is not None:
             return self._grow(pieces)
-        stripped = self._buffer.lstrip(_SPACE + ",")
+        # A model may fill a gap for ever: nothing of it is looked at twice.
+        stripped = self._buffer = self._buffer.lstrip(_SPACE + ",")
         if stripped.startswith("}"):
             self._buffer = stripped[1:]
             self._end()

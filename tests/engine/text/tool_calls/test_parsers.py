@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import thread_time
 
 import pytest
 from hypothesis import given, settings
@@ -149,3 +150,30 @@ def test_a_call_is_told_while_it_grows() -> None:
     assert parser.feed('<tool_call>{"name": "f", "argu') == [CallBegin(0, "f")]
     assert parser.feed('ments": {"a": ') == [CallArguments(0, '{"a": ')]
     assert parser.feed("1}}") == [CallArguments(0, "1}")]
+
+
+GAPS = [
+    "",
+    "{",
+    '{"name": "f", ',
+    "<tool_call>",
+    "<tool_call>{",
+    "[TOOL_CALLS]",
+    "[TOOL_CALLS][{",
+    "```json\n",
+    AS[0],
+    "<think>",
+]
+
+
+@pytest.mark.parametrize("make", MAKERS)
+@pytest.mark.parametrize("sign", ["\n", " ", "<", "a", AS[0], "[TOOL_CALLS]"])
+def test_a_model_that_never_ends_a_gap_holds_nobody_up(make: Callable[[], AnswerParser], sign: str) -> None:
+    """A token costs no more for all that came before it; the text is longer than any answer of the demo."""
+    for gap in GAPS:
+        parser, started = make(), thread_time()
+        parser.feed(gap)
+        for _ in range(4_000):
+            parser.feed(sign)
+        parser.finish()
+        assert thread_time() - started < 2.0, gap
