@@ -83,12 +83,12 @@ class ContentSealer:
         now: datetime,
         *,
         retention: timedelta | None = None,
-        max_bytes: int = MAX_BYTES,
+        max_bytes: int | None = None,
     ) -> Sealed:
         """Raises `ContentTooLarge`."""
         key_id, salt, nonce = self._keys.current, secrets.token_bytes(SALT_BYTES), secrets.token_bytes(NONCE_BYTES)
         packed = zlib.compress(canonical_json(document), 1)
-        if len(packed) > max_bytes:
+        if len(packed) > (max_bytes or MAX_BYTES):
             raise ContentTooLarge
         cipher = AESGCM(_derived(self._keys.keys[key_id], salt))
         envelope = VERSION + nonce + cipher.encrypt(nonce, packed, _bound(key_id, request_id, tenant, kind))

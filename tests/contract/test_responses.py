@@ -12,7 +12,13 @@ import pytest
 from openai import AsyncOpenAI, OpenAI
 from pydantic import BaseModel
 
+from gateway.api.early_stream import EarlyStream
+from gateway.api.http.dialects import OPENAI
 from gateway.api.responses.answers import ResponseEvent, ResponseView
+from gateway.api.responses.create import CreateResponse
+from gateway.api.responses.object import Ending
+from gateway.api.sse import PING, SSE_HEADERS
+from gateway.flow.values import ChoiceEnd, TextDelta
 from tests.contract.test_tools import SAYS
 from tests.fakes.stage import Stage
 
@@ -327,3 +333,55 @@ def test_a_stream_that_breaks_off_ends_with_a_failed_response(stage: Stage, clie
     assert failed["x_esclusa"]["code"] == "upstream_failed"
     *_, last = client.responses.create(model="mini", input="Hola", stream=True)
     assert last.type == "response.failed"
+
+
+def test_the_same_policy_limits_and_record_hold(stage: Stage) -> None:
+    def asked(*roles: str, sub: str, **body: Any) -> httpx2.Response:
+        headers = stage.headers(*roles, sub=sub) if roles else {"authorization": "Bearer x"}
+        whole = {"model": "mini", "input": "Hola", **body}
+        return httpx2.post(f"{stage.url}/v1/responses", json=whole, headers=headers, timeout=60)
+
+    assert asked(sub="-").status_code == 401
+    denied = asked("auditor", sub="u-r-auditor")
+    assert (denied.status_code, denied.json()["error"]["code"]) == (403, "model_not_permitted")
+    assert [asked("capped", sub="u-r-capped").status_code for _ in range(3)] == [200, 200, 429]
+    answer = asked("analyst", sub="u-r-analyst", metadata={"proyecto": "x"}, tools=TOOLS)
+    intent, completion = stage.records(answer.headers["x-request-id"])
+    assert (intent["phase"], completion["phase"], completion["action"]) == ("intent", "completion", "chat")
+    assert completion["outcome"] == "ok"
+    told = json.loads(completion["rec"])
+    assert told["what"]["tools"] == 1
+    assert told["usage"]["tokens_out"] == answer.json()["usage"]["output_tokens"]
+
+
+async def test_a_stream_that_the_process_ends_is_told_so_with_its_next_number() -> None:
+    told: list[Any] = []
+
+    async def send(message: Any) -> None:
+        told.append(message)
+
+    endpoint = CreateResponse.__new__(CreateResponse)
+    endpoint._open = {}
+    sent = EarlyStream(send, OPENAI, endpoint.broken_off, PING)
+    await sent({"type": "http.response.start", "status": 200, "headers": SSE_HEADERS})
+    await sent({"type": "http.response.body", "body": b"event: response.created\n\n", "more_body": True})
+    await sent.cut_short("r-1")
+    name, data = told[-1]["body"].decode().strip().split("\n")
+    assert (name, told[-1]["more_body"]) == ("event: error", False)
+    body = ResponseEvent.model_validate_json(data.removeprefix("data: ")).root
+    assert (body.type, body.code, body.sequence_number) == ("error", "gateway_stopping", 0)
+
+
+@pytest.mark.parametrize(
+    ("finish_reason", "stop_cause", "ending"),
+    [
+        ("stop", None, Ending("completed")),
+        ("tool_calls", None, Ending("completed")),
+        ("length", "budget", Ending("incomplete", "max_output_tokens", "budget")),
+        ("length", "revoked", Ending("incomplete", "max_output_tokens", "revoked")),
+        ("length", "repetition", Ending("incomplete", "max_output_tokens", "repetition")),
+        ("content_filter", "guardrails", Ending("incomplete", "content_filter", "guardrails")),
+    ],
+)
+def test_every_end_has_a_status(finish_reason: str, stop_cause: str | None, ending: Ending) -> None:
+    assert Ending.of(ChoiceEnd(TextDelta(), finish_reason, stop_cause)) == ending

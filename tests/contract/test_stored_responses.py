@@ -23,12 +23,14 @@ POLICY = """
 apiVersion: esclusa/v1
 kind: PolicySet
 metadata: {name: kept}
-roles: {kept: {}, redacted: {}, off: {}, security: {}, auditor: {}}
+roles: {kept: {}, blocked: {}, redacted: {}, off: {}, security: {}, auditor: {}}
 rules:
   - {id: kept, effect: allow, subjects: {roles: [kept]}, actions: [chat], models: {ids: [mini]},
      obligations: {responseStoreDays: 30}}
   - {id: redacted, effect: allow, subjects: {roles: [redacted]}, actions: [chat], models: {ids: [mini]},
      obligations: {responseStoreDays: 1, redaction: redact}}
+  - {id: blocked, effect: allow, subjects: {roles: [blocked]}, actions: [chat], models: {ids: [mini]},
+     obligations: {responseStoreDays: 1, redaction: block}}
   - {id: off, effect: allow, subjects: {roles: [off]}, actions: [chat], models: {ids: [mini]}}
   - {id: security, effect: allow, subjects: {roles: [security]}, actions: [identity.read, identity.write]}
   - {id: audit, effect: allow, subjects: {roles: [auditor]}, actions: [audit.read]}
@@ -228,6 +230,18 @@ def test_it_is_kept_encrypted_and_redacted(stage: Stage) -> None:
     assert b"Soy" not in row["envelope"]
     assert b"mundo" not in row["envelope"]
     assert (row["expires_at"] - row["created_at"]).total_seconds() == pytest.approx(86_400, abs=60)
+
+
+def test_what_a_guardrail_takes_out_of_an_answer_is_not_kept_either(stage: Stage) -> None:
+    stage.upstream.words = ("Claro. ", "Escribe a ", "ana@acme.example", " hoy. ", "Adiós.")
+    with client_of(stage, "blocked") as client:
+        *_, last = client.responses.create(model="mini", input="¿A quién escribo?", stream=True)
+        assert last.type == "response.completed"
+        assert last.response.output_text == "Claro. Escribe a [EMAIL] hoy. Adiós."
+        assert client.responses.retrieve(last.response.id).output_text == last.response.output_text
+        with pytest.raises(openai.BadRequestError) as refused:
+            client.responses.create(model="mini", input="Soy ana@acme.example")
+        assert refused.value.code == "blocked_by_policy"
 
 
 def test_a_row_that_is_given_to_somebody_else_cannot_be_opened(stage: Stage, client: OpenAI) -> None:

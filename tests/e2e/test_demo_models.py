@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 from prometheus_client import generate_latest
+from pydantic import SecretStr
 
 from gateway.local.issuer import DevIssuer
 from gateway.places import default_policy
@@ -58,7 +60,7 @@ def stage(
             },
         ),
         "engine": {"device": "cpu", "kv_cache_bytes": 128 << 20, "max_num_seqs": 8},
-        "audit": {"mode": "standard"},
+        "audit": {"mode": "standard", "content_keys": SecretStr(f"k1:{base64.b64encode(b'k' * 32).decode()}")},
     }
     settings = stage_settings(
         database_url=stage_database_url,
@@ -92,6 +94,23 @@ def test_anthropics_sdk_gets_the_same_words(stage: Stage) -> None:
     assert text == whole.content[0].text
     assert whole.stop_reason == "end_turn"
     assert counted == whole.usage.input_tokens + (whole.usage.cache_read_input_tokens or 0)
+
+
+def test_a_response_is_kept_and_continued(stage: Stage) -> None:
+    with sdk(stage) as client:
+        first = client.responses.create(
+            model=LARGE_ID, input="My name is Ada. Reply with the word: yes", max_output_tokens=16, temperature=0
+        )
+        assert client.responses.retrieve(first.id).output_text == first.output_text
+        params: Any = {"model": LARGE_ID, "previous_response_id": first.id, "temperature": 0, "max_output_tokens": 24}
+        with client.responses.stream(input="What is my name? Answer with one word.", **params) as stream:
+            for _ in stream:
+                pass
+            final = stream.get_final_response()
+    assert "Ada" in final.output_text
+    assert final.usage is not None
+    assert first.usage is not None
+    assert final.usage.input_tokens > first.usage.total_tokens
 
 
 def test_the_large_model_answers_in_words(stage: Stage) -> None:

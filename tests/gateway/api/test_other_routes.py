@@ -50,12 +50,13 @@ def test_a_chat_model_serves_no_embeddings(stage: Stage) -> None:
     assert (response.status_code, response.json()["error"]["code"]) == (400, "unsupported_action")
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"])
 def test_every_inference_route_runs_the_same_policy(stage: Stage, path: str) -> None:
     bodies: dict[str, dict[str, Any]] = {
         "/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}]},
         "/v1/completions": {"prompt": "x"},
         "/v1/embeddings": {"input": "x"},
+        "/v1/responses": {"input": "x"},
     }
     body = bodies[path]
     model = "embed" if path.endswith("embeddings") else "maxi"
