@@ -13,7 +13,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.api import chat, completions, docs_page, embeddings, health, models, ranking, tokens
+from gateway.api import chat, completions, docs_page, embeddings, health, models, moderations, ranking, tokens
 from gateway.api.anthropic import count_tokens, messages
 from gateway.api.anthropic.dialect import dialect_of
 from gateway.api.http.body import BodyReader
@@ -60,7 +60,7 @@ def create_app(services: Services) -> Gateway:
     )
     install_handlers(app)
     reader = BodyReader(max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
-    running = (chat, completions, embeddings, messages, count_tokens)
+    running = (chat, completions, embeddings, moderations, messages, count_tokens)
     inference: dict[str, ASGIApp] = {route.PATH: route.endpoint(services.pipeline, reader) for route in running}
     inference[create.PATH] = create.endpoint(services.pipeline, reader, services.responses)
     inference |= ranking.endpoints(services.pipeline, reader) | tokens.endpoints(services.pipeline, reader)

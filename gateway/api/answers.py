@@ -239,10 +239,31 @@ class DetokenizedView(Described):
     prompt: str
 
 
+class Kinds(Described):
+    kinds: list[str] = Field(description="of what was found, such as `es_nif` or `email`")
+
+
+class ModerationResult(Described):
+    """Our three categories; OpenAI's own are null, since nobody looks for them here."""
+
+    flagged: bool
+    categories: dict[str, bool | None]
+    category_scores: dict[str, float | None]
+    category_applied_input_types: dict[str, list[str]]
+    x_esclusa: Kinds
+
+
+class ModerationView(Described):
+    id: str
+    model: str
+    results: list[ModerationResult]
+
+
 class Capabilities(Described):
     chat: bool
     completions: bool
     embeddings: bool
+    moderations: bool
     tools: bool = Field(description="calls functions that the request offers")
     json_schema: bool = Field(description="answers that follow a schema")
     logprobs: bool

@@ -32,7 +32,7 @@ class Seen:
         decisions = [
             self.authorizer.decide(self.principal, action, card, self.context)
             for action in card.actions
-            if action in ("chat", "completions", "embeddings")
+            if action in ("chat", "completions", "embeddings", "moderations")
         ]
         allowed = next((decision for decision in decisions if decision.allowed), None)
         return model_object(card, Obligations() if allowed is None else allowed.obligations, self.cards)
@@ -110,6 +110,7 @@ def model_object(card: ModelCard, obligations: Obligations, seen: Sequence[Model
             "chat": "chat" in card.actions,
             "completions": "completions" in card.actions,
             "embeddings": "embeddings" in card.actions,
+            "moderations": "moderations" in card.actions,
             "tools": card.tools and "chat" in card.actions and obligations.tools == "allowed",
             "json_schema": generates,
             "logprobs": generates and obligations.redaction not in ("redact", "block"),

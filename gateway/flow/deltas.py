@@ -176,7 +176,14 @@ class TokenCount:
     """Of token ids that were to be read back."""
 
 
-Chunk: TypeAlias = Delta | ChoiceEnd | UsageReport | PromptLogprobs | Vectors | TokenCount
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """What the guardrails found: of each text, by category, the kinds and how sure each is."""
+
+    texts: tuple[Mapping[str, Mapping[str, float]], ...]
+
+
+Chunk: TypeAlias = Delta | ChoiceEnd | UsageReport | PromptLogprobs | Vectors | TokenCount | Verdicts
 """A piece of an answer."""
 
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from gateway.flow.parts import Content, TextPart, texts_of
 from gateway.flow.tools import AUTO, ToolChoice, ToolSpec
 
-Action = Literal["chat", "completions", "embeddings", "tokenize"]
+Action = Literal["chat", "completions", "embeddings", "moderations", "tokenize"]
 """What a caller does with a model. `tokenize` is implied by each of the others."""
 Prompt: TypeAlias = str | tuple[int, ...]
 """Text, or token ids that only the model's tokenizer can read."""
@@ -219,6 +219,15 @@ class RankRequest(EmbeddingRequest):
     most: int | None = None
     """So many of the nearest are told; None: all."""
     tells_documents: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModerationRequest(EmbeddingRequest):
+    """What the guardrails find in each text. They look at nothing before that, and no model runs."""
+
+    action: ClassVar[Action] = "moderations"
+    needs: ClassVar[Action] = "moderations"
+    runs: ClassVar[bool] = False
 
 
 GeneratingRequest: TypeAlias = ChatRequest | CompletionRequest

@@ -44,6 +44,7 @@ from gateway.flow.deltas import (
     Usage,
     UsageReport,
     Vectors,
+    Verdicts,
 )
 from gateway.flow.request import (
     ANONYMOUS,
@@ -58,6 +59,7 @@ from gateway.flow.request import (
     GenerationParams,
     Message,
     ModelRequest,
+    ModerationRequest,
     Principal,
     Prompt,
     RankRequest,
@@ -91,6 +93,7 @@ __all__ = [
     "Message",
     "ModelCard",
     "ModelRequest",
+    "ModerationRequest",
     "Obligations",
     "Outcome",
     "PastDecision",
@@ -115,6 +118,7 @@ __all__ = [
     "Usage",
     "UsageReport",
     "Vectors",
+    "Verdicts",
     "Window",
 ]
 
@@ -141,8 +145,8 @@ class Prepared:
     """Exact, after the chat template, of all prompts together; None when the backend cannot know."""
     payload: Any = field(default=None, repr=False)
     """The backend's own: token ids, say. Nobody else reads it."""
-    counted: TokenCount | None = None
-    """Of a request that is only counted."""
+    counted: TokenCount | Verdicts | None = None
+    """The whole answer, of a request for which no model runs."""
     longest_prompt: int | None = None
     """Tokens of the longest of several prompts."""
 

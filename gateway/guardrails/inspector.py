@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gateway.errors import Unavailable
-from gateway.flow.values import Decision, EmbeddingRequest, GenerationParams, Inspection, ModelRequest
+from gateway.flow.values import (
+    Decision,
+    EmbeddingRequest,
+    GenerationParams,
+    Inspection,
+    ModelRequest,
+    ModerationRequest,
+)
 from gateway.guardrails.actions import GuardrailActions, Tally, actions_of
 from gateway.guardrails.answers import AnswerGuard
+from gateway.guardrails.detectors.secrets import NAME as SECRETS
+from gateway.guardrails.phrases import NAME as PHRASES
 from gateway.guardrails.prompts import Prompts, constraints
-from gateway.guardrails.timebox import NotInspected, Timebox
+from gateway.guardrails.timebox import Between, NotInspected, Timebox
 from gateway.settings import GuardrailSettings
 
 CLEAN = Inspection()
+EVERYTHING = GuardrailActions(proven="flag", likely="flag", phrases="flag", closed=False)
+GROUPS = {PHRASES: "prompt_injection", SECRETS: "secrets"}
+"""Detector -> category of a verdict; all others find personal data."""
+Verdict = Mapping[str, Mapping[str, float]]
 STORED = GuardrailActions(proven="redact", likely="redact", phrases=None, closed=True)
 
 
@@ -24,7 +38,7 @@ class GuardrailInspector:
 
     async def inspect_input(self, request: ModelRequest, decision: Decision) -> Inspection:
         actions = actions_of(decision.obligations)
-        if actions is None:
+        if actions is None or isinstance(request, ModerationRequest):
             return CLEAN
         try:
             return await self._timebox.run(
@@ -36,6 +50,16 @@ class GuardrailInspector:
             tally = Tally("in")
             tally.not_inspected("request")
             return Inspection("allow", tally.findings())
+
+    async def verdicts(self, texts: Sequence[str]) -> tuple[Verdict, ...]:
+        """What is in each text, whatever policy would make of it. Raises `Unavailable`."""
+        try:
+            return await self._timebox.run(
+                lambda check_deadline: tuple([_verdict(text, check_deadline) for text in texts]),
+                size=sum(map(len, texts)),
+            )
+        except NotInspected as error:
+            raise unavailable(error) from None
 
     async def redacted(self, request: ModelRequest) -> ModelRequest | None:
         """What may be stored where policy asks for redacted content, whatever it asks for what the model reads. None:
@@ -61,6 +85,16 @@ class GuardrailInspector:
 
     def close(self) -> None:
         self._timebox.close()
+
+
+def _verdict(text: str, check_deadline: Between) -> Verdict:
+    seen = Prompts(EVERYTHING, check_deadline).inspect(EmbeddingRequest("-", (text,)))
+    found: dict[str, dict[str, float]] = {}
+    for finding in seen.findings:
+        group = GROUPS.get(finding.detector, "personal_data")
+        kinds = found.setdefault(group, {})
+        kinds[finding.category] = max(finding.score, kinds.get(finding.category, 0.0))
+    return found
 
 
 def _size(request: ModelRequest) -> int:

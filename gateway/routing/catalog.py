@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gateway.documents.schema_walk import nearest
@@ -41,12 +41,14 @@ class Found:
     sampling: Mapping[str, float] = field(default_factory=dict)
 
 
-def catalog_from(settings: Settings, found: Mapping[str, Found] | None = None, now: int = 0) -> ModelCatalog:
+def catalog_from(
+    settings: Settings, found: Mapping[str, Found] | None = None, now: int = 0, own: Sequence[ModelCard] = ()
+) -> ModelCatalog:
     """Cards for every configured model, then the virtual one. `found`: by model id, for what the configuration leaves
-    open. Raises `ConfigError` for what cannot be served."""
+    open. `own`: what the gateway itself answers as a model. Raises `ConfigError` for what cannot be served."""
     real = [_card(model, settings, (found or {}).get(model.id, Found(now))) for model in settings.models]
     if not any(card.tier for card in real):
-        return ModelCatalog(real)
+        return ModelCatalog([*real, *own])
     windows = [card.context_window for card in real if card.tier]
     virtual = ModelCard(
         id=settings.routing.virtual_model,
@@ -61,7 +63,7 @@ def catalog_from(settings: Settings, found: Mapping[str, Found] | None = None, n
         ),
         tools=any(card.tools for card in real if card.tier),
     )
-    return ModelCatalog([*real, virtual])
+    return ModelCatalog([*real, virtual, *own])
 
 
 def _card(model: ModelSettings, settings: Settings, found: Found) -> ModelCard:

@@ -11,6 +11,7 @@ import secrets
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from datetime import timedelta
 from importlib.metadata import version as installed_version
 from uuid import UUID
@@ -43,6 +44,9 @@ from gateway.flow.operation import EngineOperator
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.ports import Backend
 from gateway.guardrails.inspector import GuardrailInspector
+from gateway.guardrails.moderation import BACKEND as MODERATION_BACKEND
+from gateway.guardrails.moderation import CARD as MODERATION_CARD
+from gateway.guardrails.moderation import ModerationBackend
 from gateway.http_settings import HttpSettings
 from gateway.identity.local_copies import IdentityCopies
 from gateway.identity.metrics import IdentityCollector
@@ -83,7 +87,8 @@ async def open_services(
     clock, ids = SystemClock(), SystemIds()
     files = await asyncio.to_thread(read_model_files, settings.models)
     found = {name: Found(*facts) for name, facts in files.items()}
-    catalog = catalog_from(settings, found, int(clock.now().timestamp()))
+    now = int(clock.now().timestamp())
+    catalog = catalog_from(settings, found, now, [replace(MODERATION_CARD, created=now)])
     registry = CollectorRegistry()
     metrics = GatewayMetrics(registry)
     node_id = socket.gethostname()
@@ -138,7 +143,7 @@ async def open_services(
             limiter=limits,
             catalog=catalog,
             router=ComplexityRouter(settings.routing, LanguageDetector()),
-            backends=backends,
+            backends={**backends, MODERATION_BACKEND: ModerationBackend(inspector)},
             audit=audit,
             clock=clock,
             salt=cache_salt(secrets.token_bytes(32)),
@@ -301,8 +306,8 @@ async def _backends(
 ) -> tuple[Mapping[str, Backend], tuple[Callable[[], Awaitable[None]], ...], EngineOperator | None]:
     backends: dict[str, Backend] = {}
     for name, upstream in settings.upstreams.items():
-        if name == LOCAL_BACKEND:
-            raise ConfigError(f"an upstream cannot be named `{LOCAL_BACKEND}`", hint="choose another name")
+        if name in (LOCAL_BACKEND, MODERATION_BACKEND):
+            raise ConfigError(f"an upstream cannot be named `{name}`", hint="choose another name")
         remote = OpenAIBackend(name, upstream)
         stack.push_async_callback(remote.aclose)
         backends[name] = remote

@@ -172,7 +172,7 @@ def test_an_easy_question_goes_to_the_small_model(stage: Stage) -> None:
 
 def test_models_are_listed_by_permission(stage: Stage) -> None:
     with sdk(stage, "employee") as client:
-        assert [model.id for model in client.models.list()] == [SMALL_ID, ENCODER_ID, "auto"]
+        assert [model.id for model in client.models.list()] == [SMALL_ID, ENCODER_ID, "auto", "esclusa-guardrails"]
     with sdk(stage, "auditor") as client:
         assert [model.id for model in client.models.list()] == []
 

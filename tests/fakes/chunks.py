@@ -16,6 +16,7 @@ from gateway.flow.values import (
     Usage,
     UsageReport,
     Vectors,
+    Verdicts,
 )
 
 
@@ -54,7 +55,7 @@ def heard(chunk: Chunk) -> Heard:
             return Heard(usage=usage)
         case PromptLogprobs(entries=entries):
             return Heard(prompt_logprobs=entries)
-        case TokenCount():
+        case TokenCount() | Verdicts():
             return Heard()
         case Vectors(vectors=vectors):
             return Heard(vectors=vectors)

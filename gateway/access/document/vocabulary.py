@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, get_args
 
-InferenceAction = Literal["chat", "completions", "embeddings"]
+InferenceAction = Literal["chat", "completions", "embeddings", "moderations"]
 AdminAction = Literal[
     "audit.read",
     "content.read",

@@ -33,6 +33,7 @@ MATRIX: dict[tuple[str, str], str] = {
     ("POST", "/v1/chat/completions"): MODEL,
     ("POST", "/v1/completions"): MODEL,
     ("POST", "/v1/embeddings"): MODEL,
+    ("POST", "/v1/moderations"): MODEL,
     ("POST", "/v1/rerank"): MODEL,
     ("POST", "/v2/rerank"): MODEL,
     ("POST", "/rerank"): MODEL,
@@ -114,6 +115,7 @@ BODIES: dict[str, Any] = {
     "/v1/messages": {"model": "mini", "max_tokens": 8, "messages": [{"role": "user", "content": "Hola"}]},
     "/v1/embeddings": {"model": "embed", "input": "x"},
     "/v1/responses": {"model": "mini", "input": "x"},
+    "/v1/moderations": {"input": "x"},
     **{path: {"model": "embed", "query": "x", "documents": ["y"]} for path in RERANK_PATHS},
     **{path: {"model": "embed", "text_1": "x", "text_2": "y"} for path in SCORE_PATHS},
     **{path: {"model": "mini", "prompt": "x"} for path in TOKENIZE_PATHS},
@@ -140,8 +142,8 @@ def policy() -> str:
             "metadata: {name: matrix}",
             f"roles: {{{', '.join(f'{role}: {{}}' for role in EVERYBODY)}}}",
             "rules:",
-            "  - {id: use, effect: allow, subjects: {roles: [model-user]}, actions: [chat, completions, embeddings],"
-            " models: {ids: [mini, embed]}}",
+            "  - {id: use, effect: allow, subjects: {roles: [model-user]}, "
+            "actions: [chat, completions, embeddings, moderations], models: {ids: [mini, embed, esclusa-guardrails]}}",
             *grants,
         ]
     )

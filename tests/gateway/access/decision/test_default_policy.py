@@ -17,6 +17,7 @@ CATALOG = (
     ModelCard("smollm2-135m-instruct", "local", tier="small"),
     ModelCard("qwen2.5-coder-0.5b-instruct", "local", tier="large"),
     ModelCard("auto", "router", virtual=True),
+    ModelCard("esclusa-guardrails", "guardrails", actions=("moderations",)),
     ModelCard("all-minilm-l6-v2", "local", actions=("embeddings",)),
 )
 

@@ -204,13 +204,15 @@ async def test_a_broken_seed_file_stops_the_start_with_its_place(tmp_path: Path)
     service = AccessService(catalog=CATALOG, clock=SystemClock(), seed=seed, settings=AccessSettings())
     with pytest.raises(ConfigError) as raised:
         await service.start()
-    assert str(raised.value).startswith(f"{seed}:37:5: `rules[0].efect`: unknown field `efect`")
+    assert str(raised.value).startswith(f"{seed}:38:5: `rules[0].efect`: unknown field `efect`")
     assert "did you mean `effect`?" in str(raised.value)
 
 
 async def test_a_seed_file_whose_own_tests_fail_stops_the_start(tmp_path: Path) -> None:
     seed = tmp_path / "policy.yaml"
-    seed.write_text(TEXT.replace("groups: [small, routed, embedding]", "groups: [routed]"), encoding="utf-8")
+    seed.write_text(
+        TEXT.replace("groups: [small, routed, embedding, guardrails]", "groups: [routed]"), encoding="utf-8"
+    )
     service = AccessService(catalog=CATALOG, clock=SystemClock(), seed=seed, settings=AccessSettings())
     with pytest.raises(ConfigError, match="an employee uses the small model"):
         await service.start()
