@@ -19,7 +19,9 @@ WORDS = frozenset(
         "approve",
         "audit",
         "authz",
+        "batches",
         "budgets",
+        "cancel",
         "chat",
         "clear-poison",
         "compare",
@@ -33,6 +35,7 @@ WORDS = frozenset(
         "engines",
         "events",
         "explain",
+        "files",
         "health",
         "keys",
         "livez",
@@ -80,7 +83,8 @@ WORDS = frozenset(
         "",
     }
 )
-_ID = re.compile(r"\A(\d{1,10}|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})\Z")
+_UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+_ID = re.compile(rf"\A(\d{{1,10}}|{_UUID}|(?:file-|batch_)[0-9a-f]{{32}})\Z")
 _ETAG = re.compile(r'\A"?v?\d{1,10}(-[0-9a-f]{12})?"?\Z')
 
 

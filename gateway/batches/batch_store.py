@@ -27,6 +27,7 @@ from gateway.flow.context import Clock, IdSource
 from gateway.flow.values import Principal
 from gateway.settings import BatchSettings
 
+OPEN_A_LOOK = 1000
 WINDOW = timedelta(hours=24)
 _OWNED = (batch.c.tenant, batch.c.issuer, batch.c.subject)
 
@@ -188,6 +189,12 @@ class BatchStore:
             row = (await connection.execute(query)).first()
             if row is not None:
                 await end_batch(connection, batch_of(row), "failed", self._clock.now(), self._ids, [problem])
+
+    async def opened(self) -> Sequence[Batch]:
+        """All that have not ended."""
+        query = sa.select(batch).where(batch.c.ended_at.is_(None)).order_by(batch.c.id).limit(OPEN_A_LOOK)
+        async with self._database.transaction() as connection:
+            return [batch_of(row) for row in await connection.execute(query)]
 
     async def to_settle(self) -> Sequence[str]:
         """Batches that may have ended without anybody noticing: cancelled, out of time, or the node died."""

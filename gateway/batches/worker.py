@@ -22,12 +22,14 @@ from gateway.batches.results import answered_line, failed_line
 from gateway.batches.values import LeasedLine, LineAnswer, Problem
 from gateway.errors import GatewayError, Unavailable
 from gateway.flow.context import IdSource
+from gateway.flow.values import Principal
 from gateway.settings import BatchSettings
 
 _log = logging.getLogger("esclusa.batches")
 
 SWEEP_S = 600.0
 FILES_A_SWEEP = 200
+NO_CALLER = "The caller of this batch may not call any more."
 
 RunLine = Callable[[LeasedLine, bytes], Awaitable[LineAnswer]]
 """Answers one line of an input file under the caller of its batch. Raises only by cancellation."""
@@ -51,10 +53,12 @@ class BatchWorker:
         settings: BatchSettings,
         ids: IdSource,
         busy: Callable[[], bool] = lambda: False,
+        revoked: Callable[[Principal], bool] = lambda _: False,
     ) -> None:
-        """`busy`: this node has no room for work that nobody waits for."""
+        """`busy`: this node has no room for work that nobody waits for. `revoked` is asked of every open batch, also of
+        those that wait: no batch outlives its caller because the revocation was forgotten meanwhile."""
         self._batches, self._lines, self._files, self._run = batches, lines, files, run
-        self._settings, self._ids, self._busy = settings, ids, busy
+        self._settings, self._ids, self._busy, self._revoked = settings, ids, busy, revoked
         self._running: dict[UUID, _Running] = {}
         self._free, self._news = asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -121,6 +125,9 @@ class BatchWorker:
     async def _tend(self) -> None:
         while await self._batches.judge_next():
             self._free.set()
+        for opened in await self._batches.opened():
+            if self._revoked(opened.principal):
+                await self._batches.fail(opened.id, Problem("token_revoked", NO_CALLER))
         for batch_id in await self._batches.to_settle():
             await self._batches.settle(batch_id)
         self._open, self._queued = await self._lines.waiting()
@@ -195,8 +202,8 @@ class BatchWorker:
         result = answered_line(line.batch.id, line.number, line.custom_id, answer)
         await self._keep(line, lease_id, result, done=verdict.line == "done")
         if verdict.refused:
-            message = "The caller of this batch may not call any more."
-            await self._batches.fail(line.batch.id, Problem(answer.code or "unauthenticated", message, line.number))
+            problem = Problem(answer.code or "invalid_token", NO_CALLER, line.number)
+            await self._batches.fail(line.batch.id, problem)
 
     async def _keep(self, line: LeasedLine, lease_id: UUID, result: bytes, *, done: bool = False) -> None:
         left = await self._lines.finish(line, lease_id, result, done=done)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gateway.flow.context import RequestContext
 from gateway.flow.values import Obligations, Principal, SchedulingHints
 
-BACKGROUND_PRIORITY = 2000
+BACKGROUND_PRIORITY = 3000
 """Added to the priority: behind everything that policy can name, which is at most 1000 away from 0."""
 BACKGROUND_WEIGHT = 0.1
 """Part of the share that the same caller's requests have for which somebody waits."""

@@ -69,7 +69,7 @@ def batch_parts(
     )
     run = LineRunner(endpoints, reader, identity.renewed, clock, ids, timeout_s=settings.http.request_timeout_s)
     lines = LineStore(database, sealer, settings.batches)
-    worker = BatchWorker(store, lines, file_store, run, settings.batches, ids, busy)
+    worker = BatchWorker(store, lines, file_store, run, settings.batches, ids, busy, identity.is_revoked)
     return BatchParts(
         worker,
         (

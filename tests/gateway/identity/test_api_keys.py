@@ -248,3 +248,23 @@ async def test_service_remembers_a_key_for_less_than_five_seconds(keys: FakeKeys
     clock.advance(4)
     await service.authenticate(credential, context)
     assert len(keys.asked) == 2
+
+
+async def test_work_left_behind_has_the_rights_that_its_key_has_now(context: RequestContext) -> None:
+    keys, clock = FakeKeys(), ManualClock()
+    service = IdentityService(SETTINGS, clock=clock, keys=keys)
+    text = keys.add(account={"models": ("small", "large")})
+    principal = await service.authenticate(Credential("authorization", text), context)
+    (key_id, record), *_ = keys.records.items()
+    keys.records[key_id] = replace(record, account=replace(record.account, models=("small",)))
+    assert (await service.renewed(principal)).narrowed_models == ("small",)
+    for gone in (
+        replace(record, account=replace(record.account, disabled=True)),
+        replace(record, revoked_at=clock.now()),
+        replace(record, expires_at=clock.now() - timedelta(seconds=1)),
+        None,
+    ):
+        keys.records = {} if gone is None else {key_id: gone}
+        with pytest.raises(GatewayError) as refused:
+            await service.renewed(principal)
+        assert refused.value.status == 401

@@ -354,3 +354,37 @@ async def test_poll_alone_finds_a_revocation(issuer: TestIssuer, context: Reques
     bench.store.add("subject", issuer=who.issuer, subject=who.subject)
     assert await eventually(lambda: bench.service.is_revoked(who), within_s=2)
     await bench.service.close()
+
+
+# ------------------------------------------------------------------------------ work that a caller has left behind
+
+
+async def test_work_left_behind_runs_on_when_its_token_has_expired(bench: Bench) -> None:
+    principal = await bench.ask(bench.issuer.token())
+    bench.clock.advance(86_400)
+    assert await bench.service.renewed(principal) == principal
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"),
+    [
+        ("subject", ("issuer", "subject")),
+        ("credential", ("issuer", "credential_id")),
+        ("issued_before", ("issuer",)),
+    ],
+)
+async def test_work_left_behind_ends_with_a_revocation(bench: Bench, kind: str, names: tuple[str, ...]) -> None:
+    principal = await bench.ask(bench.issuer.token(jti="t-1"))
+    moment = {"issued_before": bench.clock.now() + timedelta(days=1)} if kind == "issued_before" else {}
+    bench.store.add(kind, **{name: getattr(principal, name) for name in names}, **moment)
+    await bench.revocations.refresh()
+    with pytest.raises(GatewayError) as refused:
+        await bench.service.renewed(principal)
+    assert (refused.value.status, refused.value.code) == (401, "token_revoked")
+
+
+async def test_work_left_behind_ends_when_its_issuer_is_trusted_no_more(bench: Bench) -> None:
+    principal = replace(await bench.ask(bench.issuer.token()), issuer="https://former.example")
+    with pytest.raises(GatewayError) as refused:
+        await bench.service.renewed(principal)
+    assert refused.value.status == 401
