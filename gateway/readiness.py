@@ -30,6 +30,7 @@ def read_parts(
     backends: Mapping[str, Backend],
     postgres: PostgresWatch,
     descriptors: DescriptorPlan,
+    batches: str,
 ) -> tuple[Part, ...]:
     policy = access.status().state
     kept = audit.status()
@@ -43,6 +44,7 @@ def read_parts(
         Part("identity", identity.state, serves=identity.ready),
         Part("limits", "degraded" if limits.degraded else "ready"),
         Part("descriptors", "lowered" if descriptors.lowered else "ready"),
+        Part("batches", batches),
         *(() if local is None else (_engine(local.status()),)),
     )
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Literal
 from uuid import UUID
 
 from gateway.batches.batch_store import BatchStore
@@ -103,9 +104,11 @@ class BatchWorker:
         }
 
     @property
-    def away(self) -> bool:
-        """Did the last look at the database fail?"""
-        return self._away
+    def readiness(self) -> Literal["ready", "waiting", "off"]:
+        """`waiting`: the last look at the database failed. `off`: this node runs no lines."""
+        if self._settings.concurrency == 0:
+            return "off"
+        return "waiting" if self._away else "ready"
 
     # ------------------------------------------------------------------------------------------------- loops
 

@@ -206,7 +206,9 @@ async def open_services(
         stack.callback(watching.cancel)
 
         def parts() -> tuple[Part, ...]:
-            return read_parts(audit, access, identity, limits, backends, watch, descriptors)
+            return read_parts(
+                audit, access, identity, limits, backends, watch, descriptors, kept_for_callers.worker.readiness
+            )
 
         registry.register(PartCollector(parts))
         registry.register(StateCollector({"postgres": watch.status, "descriptors": lambda: measure(descriptors)}))
