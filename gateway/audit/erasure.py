@@ -27,6 +27,9 @@ DELETE FROM audit_content WHERE request_id IN (
 _RESPONSES = """
 DELETE FROM stored_response WHERE tenant = :tenant AND issuer = :issuer AND subject = :subject
 """
+# Lines go with their batch, chunks with their file; a line that runs meanwhile finds its lease gone and writes nothing.
+_BATCHES = "DELETE FROM batch WHERE tenant = :tenant AND issuer = :issuer AND subject = :subject"
+_FILES = "DELETE FROM stored_file WHERE tenant = :tenant AND issuer = :issuer AND subject = :subject"
 _OWN = """
 UPDATE audit_event SET subject = NULL, personal_salt = NULL, personal = (
     SELECT jsonb_object_agg(value.key, value.value) FROM jsonb_each(personal) AS value WHERE value.key = ANY(:about))
@@ -51,13 +54,15 @@ Tell = Callable[[dict[str, Any]], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class Erased:
     """How many rows were emptied: of the person as caller, of mentions, of content, of refused rows; and how many
-    responses that were kept for the person are gone."""
+    responses, files and batches that were kept for the person are gone."""
 
     own: int
     mentions: int
     contents: int
     quarantined: int
     responses: int = 0
+    files: int = 0
+    batches: int = 0
 
 
 async def erase(
@@ -70,7 +75,9 @@ async def erase(
     person = {"tenant": tenant, "issuer": issuer, "subject": subject, "about": sorted(ABOUT)}
     async with engine.begin() as connection:
         contents = await _count(connection, _CONTENT, person)
-        responses = await _count(connection, _RESPONSES, person)
+        responses, batches, files = [
+            await _count(connection, statement, person) for statement in (_RESPONSES, _BATCHES, _FILES)
+        ]
         own = await _emptied(connection, _OWN, person)
         mentions: list[tuple[UUID, int]] = []
         quarantined = 0
@@ -81,7 +88,7 @@ async def erase(
         for group, rows in ((OWN, own), (ABOUT_GROUP, mentions)):
             for facts in facts_of(group, rows):
                 await tell(facts)
-    return Erased(len(own), len(mentions), contents, quarantined, responses)
+    return Erased(len(own), len(mentions), contents, quarantined, responses, files, batches)
 
 
 def facts_of(group: str, rows: Sequence[tuple[UUID, int]]) -> Iterator[dict[str, Any]]:

@@ -45,15 +45,11 @@ def erase(
         from dataclasses import asdict
 
         from gateway.audit.erasure import erase as erase_person
-        from gateway.batches.erasure import erase_work
-        from gateway.batches.values import Owner
         from gateway.cli.on_record import cli_event
 
         await audit.settle(10)
         names = {"tenant": tenant, "issuer": issuer, "subject": subject}
-        work_of = await erase_work(engine, Owner(**names))
-        trail = await erase_person(engine, **names, also=tuple(also), tell=audit.tell_erased)
-        erased = {**asdict(trail), **asdict(work_of)}
+        erased = asdict(await erase_person(engine, **names, also=tuple(also), tell=audit.tell_erased))
         await audit.admin(cli_event("esclusa audit erase", "audit.erase", tenant=tenant, reason=reason, diff=erased))
         return erased
 

@@ -13,7 +13,7 @@ from gateway.settings import ProviderSettings
 from tests.fakes.running_gateway import RunningGateway
 from tests.fakes.stage import Stage, stage_settings
 
-PARTS = {"audit", "spool", "quarantine", "postgres", "policy", "identity", "limits", "descriptors"}
+PARTS = {"audit", "spool", "quarantine", "postgres", "policy", "identity", "limits", "descriptors", "batches"}
 
 
 def test_readyz_names_each_part(stage: Stage) -> None:

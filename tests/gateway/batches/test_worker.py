@@ -8,7 +8,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
-from gateway.batches.erasure import erase_work
+from gateway.audit.erasure import erase
 from gateway.batches.lifecycle import MAX_ATTEMPTS
 from gateway.batches.results import answered_line
 from gateway.batches.tables import batch as batch_table
@@ -194,7 +194,10 @@ async def test_what_a_person_keeps_here_is_erased_also_while_it_runs(node: Node,
     theirs = await node.store(b"{}", EVA)
     held = await node.lines.claim(A)
     assert held is not None
-    erased = await erase_work(engine, Owner.of(ANA))
+
+    async def tell(_: object) -> None: ...
+
+    erased = await erase(engine, **Owner.of(ANA).columns, tell=tell)
     assert (erased.files, erased.batches) == (1, 1)
     assert await node.lines.finish(held, A, answered_line(batch.id, 1, "a", OK), done=True) is None
     assert await node.batches.page(Owner.of(ANA), after=None, limit=9) == []
