@@ -221,7 +221,15 @@ def test_erase_takes_a_person_out_and_is_on_record(run: Run, spool: Path, databa
     issuer = ANA.issuer
     who = ("--tenant", "acme", "--issuer", issuer, "--subject", "u-1042", "--reason", "request 17", "--json")
     erased = json.loads(run("audit", "erase", *who).stdout)
-    assert erased == {"own": 2, "mentions": 0, "contents": 0, "quarantined": 0, "files": 0, "batches": 0}
+    assert erased == {
+        "own": 2,
+        "mentions": 0,
+        "contents": 0,
+        "quarantined": 0,
+        "responses": 0,
+        "files": 0,
+        "batches": 0,
+    }
     assert "u-1042" not in run("audit", "tail").stdout
     (event,) = [
         json.loads(line)
