@@ -12,6 +12,7 @@ import pytest
 
 from tests.chaos.conftest import FULL, Count, Start
 from tests.fakes.gateway_process import GatewayProcess
+from tests.fakes.stage import UpstreamThread
 
 REQUESTS = 1000 if FULL else 60
 KILLS = 3 if FULL else 1
@@ -59,7 +60,8 @@ class Caller:
 
 
 @pytest.mark.short
-async def test_kill_minus_nine_in_the_middle_of_a_batch(gateway: Start, count: Count) -> None:
+async def test_kill_minus_nine_in_the_middle_of_a_batch(gateway: Start, upstream: UpstreamThread, count: Count) -> None:
+    upstream.script.mode, upstream.script.delay_s = "late", 0.1
     one = gateway(batches={"concurrency": 8, "lease_s": 2, "poll_s": 0.2})
     await asyncio.to_thread(one.start)
     caller = Caller(one)

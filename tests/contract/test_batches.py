@@ -192,7 +192,7 @@ def test_nobody_else_finds_a_file_or_a_batch(client: openai.OpenAI, stage: Stage
 
 
 def test_a_cancelled_batch_keeps_what_has_run_and_tells_the_rest(client: openai.OpenAI, stage: Stage) -> None:
-    stage.upstream.mode, stage.upstream.delay_s = "slow", 0.2
+    stage.upstream.mode, stage.upstream.delay_s = "late", 0.3
     file_id = upload(client, [line(f"c-{number}") for number in range(40)])
     made = client.batches.create(input_file_id=file_id, endpoint="/v1/chat/completions", completion_window="24h")
     while client.batches.retrieve(made.id).request_counts.completed == 0:

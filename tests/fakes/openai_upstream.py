@@ -23,8 +23,9 @@ class Seen:
 
 @dataclass
 class Upstream:
-    """`mode`: ok, slow (waits between events), die (breaks off mid-stream), error (HTTP 500), busy (429), refuse (400),
-    garbage (not HTTP), hang (never answers), drop (closes each connection after one answer)."""
+    """`mode`: ok, slow (waits between events), late (waits before it answers), die (breaks off mid-stream), error (HTTP
+    500), busy (429), refuse (400), garbage (not HTTP), hang (never answers), drop (closes each connection after one
+    answer)."""
 
     mode: str = "ok"
     words: tuple[str, ...] = WORDS
@@ -75,6 +76,8 @@ class Upstream:
         self.seen.append(Seen(lines[0].split(" ")[1], headers, body))
         if self.mode == "hang":
             await asyncio.sleep(3600)
+        if self.mode == "late":
+            await asyncio.sleep(self.delay_s)
         if self.mode == "garbage":
             writer.write(b"SSH-2.0-OpenSSH_9.6\r\n\r\n")
             return False

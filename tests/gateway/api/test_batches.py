@@ -148,7 +148,7 @@ def test_a_full_limit_burns_no_line(stage: Stage) -> None:
 
 def test_a_revoked_caller_ends_a_batch_while_it_runs(stage: Stage) -> None:
     caller = Caller(stage, stage.headers("writer", sub="u-leaver"))
-    stage.upstream.mode, stage.upstream.delay_s = "slow", 0.2
+    stage.upstream.mode, stage.upstream.delay_s = "late", 0.3
     batch_id = caller.start(50)
     caller.until(batch_id, done=1)
     stage.revoke("u-leaver")
@@ -158,7 +158,7 @@ def test_a_revoked_caller_ends_a_batch_while_it_runs(stage: Stage) -> None:
 
 
 def test_a_policy_that_changes_decides_the_lines_that_are_left(ana: Caller, stage: Stage) -> None:
-    stage.upstream.mode, stage.upstream.delay_s = "slow", 0.1
+    stage.upstream.mode, stage.upstream.delay_s = "late", 0.3
     batch_id = ana.start(30)
     ana.until(batch_id, done=1)
     url, admin = f"{stage.url}/admin/v1/policies/current", stage.headers("policy-admin", sub="u-pa")
@@ -186,7 +186,7 @@ def test_keys_act_for_their_account_and_end_with_it(stage: Stage) -> None:
         Caller(stage, {"x-api-key": httpx2.post(f"{url}/{account['id']}/keys", json=body, headers=admin).json()["key"]})
         for body in ({"name": "one"}, {"name": "two"})
     )
-    stage.upstream.mode, stage.upstream.delay_s = "slow", 0.2
+    stage.upstream.mode, stage.upstream.delay_s = "late", 0.3
     batch_id = one.start(50)
     assert two.batch(batch_id)["id"] == batch_id
     one.until(batch_id, done=1)

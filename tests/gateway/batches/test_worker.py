@@ -197,7 +197,7 @@ async def test_what_a_person_keeps_here_is_erased_also_while_it_runs(node: Node,
 
     async def tell(_: object) -> None: ...
 
-    erased = await erase(engine, **Owner.of(ANA).columns, tell=tell)
+    erased = await erase(engine, tenant=ANA.tenant, issuer=ANA.issuer, subject=ANA.subject, tell=tell)
     assert (erased.files, erased.batches) == (1, 1)
     assert await node.lines.finish(held, A, answered_line(batch.id, 1, "a", OK), done=True) is None
     assert await node.batches.page(Owner.of(ANA), after=None, limit=9) == []
