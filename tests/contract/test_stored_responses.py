@@ -239,8 +239,14 @@ def test_what_a_guardrail_takes_out_of_an_answer_is_not_kept_either(stage: Stage
         assert last.type == "response.completed"
         assert last.response.output_text == "Claro. Escribe a [EMAIL] hoy. Adiós."
         assert client.responses.retrieve(last.response.id).output_text == last.response.output_text
+        stage.upstream.words = ("La tarjeta: ", "4111 1111 ", "1111 1111", " y adiós.")
+        *_, cut = client.responses.create(model="mini", input="¿Qué tarjeta?", stream=True)
+        assert cut.type == "response.incomplete"
+        assert cut.response.incomplete_details is not None
+        assert cut.response.incomplete_details.reason == "content_filter"
+        assert "4111" not in client.responses.retrieve(cut.response.id).output_text
         with pytest.raises(openai.BadRequestError) as refused:
-            client.responses.create(model="mini", input="Soy ana@acme.example")
+            client.responses.create(model="mini", input="Mi tarjeta: 4111 1111 1111 1111")
         assert refused.value.code == "blocked_by_policy"
 
 
