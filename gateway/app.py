@@ -22,7 +22,7 @@ from gateway.api.http.edge_middleware import EdgeMiddleware
 from gateway.api.http.errors import install_handlers
 from gateway.api.http.startup_app import BootProgress, StartupApp
 from gateway.api.openapi import Document, describe
-from gateway.api.responses import create, stored
+from gateway.api.responses import conversations, create, stored
 from gateway.descriptors import DescriptorPlan
 from gateway.errors import ConfigError
 from gateway.server import GatewayServer, fit_descriptors, handle_signals, listen, make_server
@@ -62,7 +62,7 @@ def create_app(services: Services) -> Gateway:
     reader = BodyReader(max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
     running = (chat, completions, embeddings, moderations, messages, count_tokens)
     inference: dict[str, ASGIApp] = {route.PATH: route.endpoint(services.pipeline, reader) for route in running}
-    inference[create.PATH] = create.endpoint(services.pipeline, reader, services.responses)
+    inference[create.PATH] = create.endpoint(services.pipeline, reader, services.stores)
     inference |= ranking.endpoints(services.pipeline, reader) | tokens.endpoints(services.pipeline, reader)
     front = EdgeMiddleware(
         app.routed,
@@ -83,7 +83,11 @@ def create_app(services: Services) -> Gateway:
     for path, endpoint in inference.items():
         app.router.routes.append(Route(path, endpoint, methods=["POST"]))
     app.include_router(models.routes(services.guard.identify("models.list"), services.authorizer))
-    app.include_router(stored.routes(services.guard.identify, services.responses, services.audit))
+    identify, audit = services.guard.identify, services.audit
+    app.include_router(stored.routes(identify, services.stores.responses, audit))
+    app.include_router(
+        conversations.routes(identify, services.stores.conversations, audit, services.authorizer, reader)
+    )
     app.include_router(health.routes(services.readiness))
     for router in (*services.admin_routers, *(services.batches.routers if services.batches is not None else ())):
         app.include_router(router)

@@ -27,6 +27,9 @@ DELETE FROM audit_content WHERE request_id IN (
 _RESPONSES = """
 DELETE FROM stored_response WHERE tenant = :tenant AND issuer = :issuer AND subject = :subject
 """
+_CONVERSATIONS = """
+DELETE FROM stored_conversation WHERE tenant = :tenant AND issuer = :issuer AND subject = :subject
+"""
 # Lines go with their batch, chunks with their file; a line that runs meanwhile finds its lease gone and writes nothing.
 _BATCHES = "DELETE FROM batch WHERE tenant = :tenant AND issuer = :issuer AND subject = :subject"
 _FILES = "DELETE FROM stored_file WHERE tenant = :tenant AND issuer = :issuer AND subject = :subject"
@@ -54,7 +57,7 @@ Tell = Callable[[dict[str, Any]], Awaitable[None]]
 @dataclass(frozen=True, slots=True)
 class Erased:
     """How many rows were emptied: of the person as caller, of mentions, of content, of refused rows; and how many
-    responses, files and batches that were kept for the person are gone."""
+    responses, conversations, files and batches that were kept for the person are gone."""
 
     own: int
     mentions: int
@@ -78,6 +81,7 @@ async def erase(
         responses, batches, files = [
             await _count(connection, statement, person) for statement in (_RESPONSES, _BATCHES, _FILES)
         ]
+        responses += await _count(connection, _CONVERSATIONS, person)
         own = await _emptied(connection, _OWN, person)
         mentions: list[tuple[UUID, int]] = []
         quarantined = 0

@@ -7,24 +7,22 @@ else and what is over are as if they were not there.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import orjson
-from sqlalchemy import ColumnElement, delete, func, insert, select, text
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy import Select, delete, func, insert, select, text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from gateway.audit.content import ContentSealer
+from gateway.conversations.database import owned, too_long, transaction
 from gateway.conversations.sealing import Owner, seal, unseal
 from gateway.conversations.tables import stored_response
-from gateway.errors import InvalidRequest, Unavailable
+from gateway.errors import Unavailable
 from gateway.flow.context import Clock
 
 log = logging.getLogger("esclusa.conversations")
@@ -50,10 +48,13 @@ WITH RECURSIVE chain AS (
 )
 SELECT id, previous, size FROM chain ORDER BY depth DESC
 """)
-_SWEEP = text("""
-DELETE FROM stored_response WHERE id IN (
-    SELECT id FROM stored_response WHERE expires_at <= clock_timestamp() LIMIT :most FOR UPDATE SKIP LOCKED)
+_SWEEPS = [
+    text(f"""
+DELETE FROM {table} WHERE id IN (
+    SELECT id FROM {table} WHERE expires_at <= clock_timestamp() LIMIT :most FOR UPDATE SKIP LOCKED)
 """)
+    for table in ("stored_conversation", "stored_response")
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,8 @@ class ResponseStore:
         response: dict[str, Any],
         items: Sequence[dict[str, Any]],
         *,
-        previous: UUID | None,
+        previous: UUID | None = None,
+        conversation: UUID | None = None,
         kept: timedelta,
     ) -> None:
         """Durable when it returns."""
@@ -99,13 +101,14 @@ class ResponseStore:
             issuer=owner.issuer,
             subject=owner.subject,
             previous=previous,
+            conversation=conversation,
             key_id=sealed.key_id,
             salt=sealed.salt,
             envelope=sealed.envelope,
             size=await asyncio.to_thread(_size, document),
             expires_at=sealed.expires_at,
         )
-        async with self._transaction() as connection:
+        async with transaction(self._engine) as connection:
             await connection.execute(row)
 
     async def get(self, owner: Owner, response_id: UUID) -> Kept | None:
@@ -115,13 +118,15 @@ class ResponseStore:
     async def several(self, owner: Owner, ids: Sequence[UUID]) -> list[Kept]:
         """Those that there are, in the order asked for. Raises `InvalidRequest` for too many."""
         if len(ids) > MAX_REFERENCED:
-            raise _too_long(f"items of more than {MAX_REFERENCED} responses")
+            raise too_long(f"items of more than {MAX_REFERENCED} responses", "input")
         if self._sealer is None or not ids:
             return []
-        async with self._transaction() as connection:
-            sizes = select(func.sum(stored_response.c.size)).where(*_own(owner), stored_response.c.id.in_(ids))
+        async with transaction(self._engine) as connection:
+            sizes = select(func.sum(stored_response.c.size)).where(
+                *owned(stored_response, owner), stored_response.c.id.in_(ids)
+            )
             if ((await connection.execute(sizes)).scalar() or 0) > MAX_CHAIN_BYTES and len(ids) > 1:
-                raise _too_long(f"more than {MAX_CHAIN_BYTES} bytes")
+                raise too_long(f"more than {MAX_CHAIN_BYTES} bytes", "input")
             return await self._read(connection, self._sealer, owner, ids)
 
     async def chain(self, owner: Owner, response_id: UUID) -> list[Kept] | None:
@@ -136,12 +141,12 @@ class ResponseStore:
             "subject": owner.subject,
             "most": MAX_CHAIN,
         }
-        async with self._transaction() as connection:
+        async with transaction(self._engine) as connection:
             links = (await connection.execute(_CHAIN, values)).mappings().all()
             if len(links) > MAX_CHAIN:
-                raise _too_long(f"more than {MAX_CHAIN} responses")
+                raise too_long(f"more than {MAX_CHAIN} responses", "previous_response_id")
             if sum(link["size"] for link in links) > MAX_CHAIN_BYTES:
-                raise _too_long(f"more than {MAX_CHAIN_BYTES} bytes")
+                raise too_long(f"more than {MAX_CHAIN_BYTES} bytes", "previous_response_id")
             if not links or links[0]["previous"] is not None:
                 return None
             found = await self._read(connection, self._sealer, owner, [UUID(int=link["id"].int) for link in links])
@@ -149,19 +154,20 @@ class ResponseStore:
 
     async def delete(self, owner: Owner, response_id: UUID) -> bool:
         """False where there is none. What continues it can no longer be continued itself."""
-        statement = delete(stored_response).where(*_own(owner), stored_response.c.id == response_id)
-        async with self._transaction() as connection:
+        statement = delete(stored_response).where(*owned(stored_response, owner), stored_response.c.id == response_id)
+        async with transaction(self._engine) as connection:
             return (await connection.execute(statement)).rowcount > 0
 
     async def sweep(self) -> int:
         """Remove what is past its time; returns how many."""
         swept = 0
-        while True:
-            async with self._transaction() as connection:
-                done = (await connection.execute(_SWEEP, {"most": SWEPT_AT_ONCE})).rowcount
-            swept += done
-            if done < SWEPT_AT_ONCE:
-                return swept
+        for statement in _SWEEPS:
+            done = SWEPT_AT_ONCE
+            while done == SWEPT_AT_ONCE:
+                async with transaction(self._engine) as connection:
+                    done = (await connection.execute(statement, {"most": SWEPT_AT_ONCE})).rowcount
+                swept += done
+        return swept
 
     async def keep_sweeping(self) -> None:
         """For ever."""
@@ -176,50 +182,24 @@ class ResponseStore:
     async def _read(
         self, connection: AsyncConnection, sealer: ContentSealer, owner: Owner, ids: Sequence[UUID]
     ) -> list[Kept]:
-        query = select(stored_response).where(*_own(owner), stored_response.c.id.in_(ids))
-        rows = [dict(row) for row in (await connection.execute(query)).mappings()]
-        documents = await asyncio.to_thread(lambda: [unseal(sealer, row, owner) for row in rows])
-        found = dict[UUID, Kept]()
-        for row, document in zip(rows, documents, strict=True):
-            key = UUID(int=row["id"].int)
-            if document is None:
-                log.error("a kept response cannot be opened", extra={"request_id": str(key)})
-                continue
-            found[key] = Kept(key, document["response"], document["input"], row["created_at"], row["expires_at"])
+        query = select(stored_response).where(*owned(stored_response, owner), stored_response.c.id.in_(ids))
+        found = {one.id: one for one in await read_rows(connection, sealer, owner, query)}
         return [found[key] for key in ids if key in found]
 
-    @contextlib.asynccontextmanager
-    async def _transaction(self) -> AsyncIterator[AsyncConnection]:
-        try:
-            async with self._engine.begin() as connection:
-                yield connection
-        except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
-            raise Unavailable(
-                "The store of responses cannot be reached. Nothing is lost.",
-                code="responses_unavailable",
-                hint="try again, or send the whole conversation with `store: false`",
-                detail=type(error).__name__,
-            ) from error
 
-
-def _own(owner: Owner) -> tuple[ColumnElement[bool], ...]:
-    table = stored_response.c
-    return (
-        table.tenant == owner.tenant,
-        table.issuer == owner.issuer,
-        table.subject == owner.subject,
-        table.expires_at > func.clock_timestamp(),
-    )
+async def read_rows(connection: AsyncConnection, sealer: ContentSealer, owner: Owner, query: Select[Any]) -> list[Kept]:
+    """Those that can be opened."""
+    rows = [dict(row) for row in (await connection.execute(query)).mappings()]
+    documents = await asyncio.to_thread(lambda: [unseal(sealer, row, owner) for row in rows])
+    found = list[Kept]()
+    for row, document in zip(rows, documents, strict=True):
+        key = UUID(int=row["id"].int)
+        if document is None:
+            log.error("a kept response cannot be opened", extra={"request_id": str(key)})
+            continue
+        found.append(Kept(key, document["response"], document["input"], row["created_at"], row["expires_at"]))
+    return found
 
 
 def _size(document: dict[str, Any]) -> int:
     return len(orjson.dumps(document))
-
-
-def _too_long(what: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"The stored conversation is too long: it has {what}.",
-        code="conversation_too_long",
-        param="previous_response_id",
-        hint="begin a new one with a summary of this one",
-    )

@@ -1,4 +1,4 @@
-"""The table of kept responses."""
+"""The tables of what is kept. What is said in a conversation is rows of responses, some without an answer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,25 @@ stored_response = Table(
     Column("issuer", Text, nullable=False),
     Column("subject", Text, nullable=False),
     Column("previous", Uuid),
+    Column("conversation", Uuid),
     Column("key_id", Text, nullable=False),
     Column("salt", LargeBinary, nullable=False),
     Column("envelope", LargeBinary, nullable=False),
     Column("size", Integer, nullable=False),
+    Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
+    Column("expires_at", DateTime(timezone=True), nullable=False),
+)
+
+stored_conversation = Table(
+    "stored_conversation",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("tenant", Text, nullable=False),
+    Column("issuer", Text, nullable=False),
+    Column("subject", Text, nullable=False),
+    Column("key_id", Text, nullable=False),
+    Column("salt", LargeBinary, nullable=False),
+    Column("envelope", LargeBinary, nullable=False),
     Column("created_at", DateTime(timezone=True), nullable=False, server_default=func.clock_timestamp()),
     Column("expires_at", DateTime(timezone=True), nullable=False),
 )

@@ -21,6 +21,7 @@ _CHANGED = (
     "stored_chunk",
     "batch",
     "batch_line",
+    "stored_conversation",
     "stored_response",
 )
 

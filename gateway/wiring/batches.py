@@ -14,6 +14,7 @@ from gateway.api import batches, chat, completions, embeddings, files
 from gateway.api.batch_lines import LineRunner, read_line
 from gateway.api.http.body import BodyReader
 from gateway.api.responses import create
+from gateway.api.responses.kept import Stores
 from gateway.audit.bytes_sealer import BytesSealer
 from gateway.audit.content import ContentUnreadable
 from gateway.audit.content_keys import ContentKeys
@@ -23,7 +24,6 @@ from gateway.batches.file_store import FileStore
 from gateway.batches.line_store import LineStore
 from gateway.batches.values import SealedBytes
 from gateway.batches.worker import BatchWorker
-from gateway.conversations.store import ResponseStore
 from gateway.errors import Unavailable
 from gateway.flow.context import Clock, IdSource
 from gateway.flow.pipeline import Pipeline
@@ -45,7 +45,7 @@ def batch_parts(
     engine: AsyncEngine,
     keys: ContentKeys | None,
     pipeline: Pipeline,
-    responses: ResponseStore,
+    stores: Stores,
     identity: IdentityService,
     guard: PermissionGuard,
     clock: Clock,
@@ -56,7 +56,7 @@ def batch_parts(
     sealer = KeyedSealer(None if keys is None else BytesSealer(keys))
     reader = BodyReader(max_bytes=settings.http.max_body_bytes, timeout_s=settings.http.body_timeout_s)
     endpoints: dict[str, ASGIApp] = {route.PATH: route.endpoint(pipeline, reader) for route in ENDPOINTS}
-    endpoints[create.PATH] = create.endpoint(pipeline, reader, responses)
+    endpoints[create.PATH] = create.endpoint(pipeline, reader, stores)
     file_store = FileStore(database, sealer, settings.batches, clock, ids)
     store = BatchStore(
         database,

@@ -17,7 +17,7 @@ from gateway.admin.guard import PermissionGuard
 from gateway.api.health import Readiness
 from gateway.api.http.admission import InFlight
 from gateway.api.http.refusals import Count
-from gateway.conversations.store import ResponseStore
+from gateway.api.responses.kept import Stores
 from gateway.descriptors import DescriptorPlan
 from gateway.flow.context import Clock, IdSource
 from gateway.flow.operation import EngineOperator
@@ -46,7 +46,7 @@ class Services:
     authorizer: Authorizer
     audit: AuditLog
     guard: PermissionGuard
-    responses: ResponseStore
+    stores: Stores
     readiness: Callable[[], Readiness]
     registry: CollectorRegistry
     in_flight: InFlight

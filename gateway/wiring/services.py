@@ -28,6 +28,7 @@ from gateway.api.health import Part, Readiness
 from gateway.api.http.admission import InFlight
 from gateway.api.http.refusals import Refusals
 from gateway.api.http.startup_app import BootProgress, StartupApp
+from gateway.api.responses.kept import Stores
 from gateway.audit.content import ContentSealer
 from gateway.audit.content_keys import ContentKeys, load_content_keys
 from gateway.audit.content_reader import ContentReader
@@ -35,6 +36,7 @@ from gateway.audit.reader import AuditReader
 from gateway.audit.service import AuditService
 from gateway.backends.engine_files import read_model_files
 from gateway.backends.openai_http import OpenAIBackend
+from gateway.conversations.conversation_store import ConversationStore
 from gateway.conversations.store import ResponseStore
 from gateway.descriptors import ENOUGH, DescriptorPlan, measure
 from gateway.errors import ConfigError
@@ -182,6 +184,7 @@ async def open_services(
             engines=engines,
         )
         responses = ResponseStore(engine, sealer, clock)
+        stores = Stores(responses, ConversationStore(engine, sealer, responses, clock, ids))
         sweeping = asyncio.create_task(responses.keep_sweeping(), name="response retention")
         stack.callback(sweeping.cancel)
         kept_for_callers = batch_parts(
@@ -189,7 +192,7 @@ async def open_services(
             engine,
             keys,
             pipeline,
-            responses,
+            stores,
             identity,
             guard,
             clock,
@@ -223,7 +226,7 @@ async def open_services(
             authorizer=access,
             audit=audit,
             guard=guard,
-            responses=responses,
+            stores=stores,
             readiness=lambda: Readiness.of(parts()),
             registry=registry,
             in_flight=in_flight,

@@ -185,6 +185,19 @@ class ItemList(Described):
     has_more: bool
 
 
+class ConversationView(Described):
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: dict[str, str]
+
+
+class DeletedConversation(Described):
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
+
+
 class Numbered(Described):
     sequence_number: int
 

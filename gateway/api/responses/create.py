@@ -15,10 +15,9 @@ from gateway.api.inference import Inference
 from gateway.api.render import ChatFormat, ChoiceBuffer, collect
 from gateway.api.responses import body
 from gateway.api.responses.events import ResponseEvents, event
-from gateway.api.responses.kept import complete, keep, may_keep
+from gateway.api.responses.kept import Stores, complete, keep, may_keep
 from gateway.api.responses.object import Ending, ended, whole_output
 from gateway.api.sse import EventStream
-from gateway.conversations.store import ResponseStore
 from gateway.errors import GatewayError
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
@@ -29,10 +28,10 @@ PATH = "/v1/responses"
 
 
 class CreateResponse(Inference):
-    def __init__(self, pipeline: Pipeline, reader: BodyReader, store: ResponseStore) -> None:
+    def __init__(self, pipeline: Pipeline, reader: BodyReader, stores: Stores) -> None:
         super().__init__(pipeline, reader, body.parse, ChatFormat())
-        self._store = store
-        self.complete = partial(complete, store)
+        self._stores = stores
+        self.complete = partial(complete, stores)
         self._open: dict[str, ResponseEvents] = {}
         """Streams by request, for the number of their last event."""
 
@@ -56,14 +55,14 @@ class CreateResponse(Inference):
                 end = chunk
         ending = Ending.of(end)
         output = whole_output(answer.reserved, choice, ending)
-        keeps = may_keep(self._store, answer.reserved)
+        keeps = may_keep(self._stores, answer.reserved)
         response = ended(answer.reserved, answer.bill, output, ending, store=keeps, now=int(time.time()))
-        await keep(self._store, answer.reserved, response)
+        await keep(self._stores, answer.reserved, response)
         await respond(send, orjson.dumps(response), answer_headers(answer.reserved, answer.bill))
 
     async def _stream(self, answer: Answer, send: Send) -> None:
         reserved = answer.reserved
-        keeps = may_keep(self._store, reserved)
+        keeps = may_keep(self._stores, reserved)
         events = self._open[str(reserved.request_id)] = ResponseEvents(reserved, store=keeps)
         async with EventStream(send, answer_headers(reserved, None)) as stream:
             try:
@@ -78,9 +77,9 @@ class CreateResponse(Inference):
             await stream.write(events.last_item())
             now = int(time.time())
             response = ended(reserved, answer.bill, events.output, events.ending, store=keeps, now=now)
-            await keep(self._store, reserved, response)
+            await keep(self._stores, reserved, response)
             await stream.end(events.end(response))
 
 
-def endpoint(pipeline: Pipeline, reader: BodyReader, store: ResponseStore) -> Inference:
-    return CreateResponse(pipeline, reader, store)
+def endpoint(pipeline: Pipeline, reader: BodyReader, stores: Stores) -> Inference:
+    return CreateResponse(pipeline, reader, stores)

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import re
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -15,14 +16,16 @@ from gateway.api.responses.conversation import ItemIds, input_items, unknown_ref
 from gateway.api.responses.items import Item, ReferenceItem, parse_items
 from gateway.api.responses.object import asked_of
 from gateway.api.responses.request import ResponsesRequest
+from gateway.conversations.conversation_store import ConversationStore
 from gateway.conversations.sealing import Owner
 from gateway.conversations.store import Kept, ResponseStore
-from gateway.errors import InvalidRequest, Unavailable
+from gateway.errors import InvalidRequest, NotFound, Unavailable
 from gateway.flow.stages import Reserved
 from gateway.flow.values import ModelRequest, Principal
 
 log = logging.getLogger("esclusa.api")
 _RESPONSE = re.compile(r"\Aresp_([0-9a-f]{32})\Z")
+_CONVERSATION = re.compile(r"\Aconv_([0-9a-f]{32})\Z")
 _ITEM = re.compile(r"\A[a-z]{2,4}_([0-9a-f]{32})([0-9a-f]{4})\Z")
 ENDED_RIGHTS = ("revoked", "policy")
 """Stop causes after which nothing is kept: the caller may no longer have it."""
@@ -34,23 +37,33 @@ def response_key(response_id: str) -> UUID | None:
     return None if found is None else UUID(hex=found[1])
 
 
-async def complete(store: ResponseStore, request: ModelRequest, caller: Principal) -> ModelRequest:
+def conversation_key(conversation_id: str) -> UUID | None:
+    found = _CONVERSATION.match(conversation_id)
+    return None if found is None else UUID(hex=found[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Stores:
+    responses: ResponseStore
+    conversations: ConversationStore
+
+
+async def complete(stores: Stores, request: ModelRequest, caller: Principal) -> ModelRequest:
     """The request with the stored items that it only names. Raises `InvalidRequest` for what is not there, is over or
     belongs to somebody else: nobody can tell these apart."""
     if not isinstance(request, ResponsesRequest) or request.asked.items is None:
         return request
     owner, asked, items = Owner.of(caller), request.asked, request.asked.items
-    if asked.conversation is not None:
-        raise InvalidRequest(
-            "Conversations as objects are not served.",
-            code="unsupported_parameter",
-            param="conversation",
-            hint="send `previous_response_id`, or the whole conversation as `input`",
-        )
     chain = list[Kept]()
+    if asked.conversation is not None:
+        name = conversation_key(asked.conversation)
+        turns = None if name is None else await stores.conversations.turns(owner, name)
+        if turns is None:
+            raise absent_conversation("conversation")
+        chain = turns
     if asked.previous_response_id is not None:
         key = response_key(asked.previous_response_id)
-        found = None if key is None else await store.chain(owner, key)
+        found = None if key is None else await stores.responses.chain(owner, key)
         if found is None:
             raise InvalidRequest(
                 "There is no stored response with this id, or a part of its conversation is gone.",
@@ -60,7 +73,7 @@ async def complete(store: ResponseStore, request: ModelRequest, caller: Principa
             )
         chain = found
     named = dict.fromkeys([key for item in items if (key := _owner_of(item)) is not None])
-    kept = {one.id: one for one in (*chain, *await store.several(owner, list(named)))}
+    kept = {one.id: one for one in (*chain, *await stores.responses.several(owner, list(named)))}
     return await asyncio.to_thread(_completed, request, chain, kept, items)
 
 
@@ -91,12 +104,21 @@ def _item(kept: Kept, item_id: str) -> dict[str, Any] | None:
     return next((item for item in (*kept.response["output"], *kept.input) if item["id"] == item_id), None)
 
 
-def may_keep(store: ResponseStore, reserved: Reserved) -> bool:
+def absent_conversation(param: str) -> NotFound:
+    return NotFound(
+        "There is no such conversation.",
+        code="conversation_not_found",
+        param=param,
+        hint="its time is over, or it belongs to somebody else",
+    )
+
+
+def may_keep(stores: Stores, reserved: Reserved) -> bool:
     """Whether the caller wants the answer kept, policy lets them, and there is a key."""
-    return store.keeps and asked_of(reserved).store and reserved.decision.obligations.response_store_days > 0
+    return stores.responses.keeps and asked_of(reserved).store and reserved.decision.obligations.response_store_days > 0
 
 
-async def keep(store: ResponseStore, reserved: Reserved, response: dict[str, Any]) -> None:
+async def keep(stores: Stores, reserved: Reserved, response: dict[str, Any]) -> None:
     """Keep the response, durably. Where that cannot be, the object says so and the answer stays whole."""
     request = reserved.request
     if not response["store"] or not isinstance(request, ResponsesRequest):
@@ -107,14 +129,23 @@ async def keep(store: ResponseStore, reserved: Reserved, response: dict[str, Any
     asked = request.asked
     items = input_items(request.messages[asked.before :], ItemIds(reserved.request_id.hex, given=True))
     previous = None if asked.previous_response_id is None else response_key(asked.previous_response_id)
+    owner, kept = Owner.of(reserved.principal), timedelta(days=reserved.decision.obligations.response_store_days)
+    name = None if asked.conversation is None else conversation_key(asked.conversation)
     try:
-        await store.keep(
-            Owner.of(reserved.principal),
+        if name is not None:
+            conversation = await stores.conversations.get(owner, name)
+            if conversation is None:  # deleted meanwhile
+                response["store"] = False
+                return
+            kept = min(kept, conversation.expires_at - datetime.now(UTC))
+        await stores.responses.keep(
+            owner,
             reserved.request_id,
             response,
             items,
             previous=previous,
-            kept=timedelta(days=reserved.decision.obligations.response_store_days),
+            conversation=name,
+            kept=kept,
         )
     except Unavailable as error:
         log.error("a response is not kept: %s", error.detail, extra={"request_id": str(reserved.request_id)})

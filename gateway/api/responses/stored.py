@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -11,12 +11,12 @@ from fastapi import APIRouter, Query, Request
 
 from gateway.api.responses.answers import DeletedResponse, ItemList, ResponseView
 from gateway.api.responses.kept import response_key
+from gateway.api.responses.recording import recorded
 from gateway.conversations.sealing import Owner
 from gateway.conversations.store import Kept, ResponseStore
-from gateway.errors import GatewayError, InvalidRequest, NotFound
-from gateway.flow.context import RequestContext
+from gateway.errors import InvalidRequest, NotFound
 from gateway.flow.ports import AuditLog
-from gateway.flow.values import AdminEvent, Principal
+from gateway.flow.values import Principal
 
 READ, DELETE = "responses.read", "responses.delete"
 Identify = Callable[[Request], Awaitable[Principal]]
@@ -27,37 +27,17 @@ def routes(identify: Callable[[str], Identify], store: ResponseStore, audit: Aud
     router = APIRouter(tags=["responses"])
     reader, deleter = identify(READ), identify(DELETE)
 
-    @asynccontextmanager
-    async def on_record(request: Request, caller: Principal, response_id: str, action: str) -> AsyncIterator[UUID]:
-        """What was done or tried is on record before anything is shown."""
-        context: RequestContext = request.scope["state"]["context"]
-        key, status, code = response_key(response_id), 200, None
-        try:
-            if key is None:
-                raise _absent()
-            yield key
-        except GatewayError as error:
-            status, code = error.status, error.code
-            raise
-        finally:
-            await audit.admin(
-                AdminEvent(
-                    context=context,
-                    principal=caller,
-                    kind="access",
-                    action=action,
-                    target="responses/-" if key is None else f"responses/resp_{key.hex}",
-                    allowed=code is None,
-                    status=status,
-                    error_code=code,
-                )
-            )
+    def on_record(
+        request: Request, caller: Principal, response_id: str, action: str
+    ) -> AbstractAsyncContextManager[UUID]:
+        key = response_key(response_id)
+        return recorded(audit, request, caller, action, "responses", key, response_name, _absent)
 
     async def found(request: Request, response_id: str) -> Kept:
         caller = await reader(request)
         async with on_record(request, caller, response_id, READ) as key:
             kept = await store.get(Owner.of(caller), key)
-            if kept is None:
+            if kept is None or "id" not in kept.response:
                 raise _absent()
             return kept
 
@@ -105,6 +85,10 @@ def routes(identify: Callable[[str], Identify], store: ResponseStore, audit: Aud
         return item_page(items if order == "asc" else items[::-1], after, limit)
 
     return router
+
+
+def response_name(key: UUID) -> str:
+    return f"resp_{key.hex}"
 
 
 def item_page(items: list[dict[str, Any]], after: str | None, limit: int) -> dict[str, Any]:

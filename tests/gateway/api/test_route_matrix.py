@@ -20,7 +20,8 @@ from gateway.app import create_app
 from tests.fakes.routes import filled, flat_routes
 from tests.fakes.stage import Stage, _connect, apart
 
-PUBLIC, KNOWN, MODEL = "public", "known", "model"
+PUBLIC, KNOWN, MODEL, KEPT = "public", "known", "model", "kept"
+"""Kept: for whom policy keeps responses, which is nobody here."""
 ADMIN = "/admin/v1"
 MATRIX: dict[tuple[str, str], str] = {
     ("GET", "/livez"): PUBLIC,
@@ -47,6 +48,14 @@ MATRIX: dict[tuple[str, str], str] = {
     ("GET", "/v1/responses/{response_id}"): KNOWN,
     ("DELETE", "/v1/responses/{response_id}"): KNOWN,
     ("GET", "/v1/responses/{response_id}/input_items"): KNOWN,
+    ("POST", "/v1/conversations"): KEPT,
+    ("GET", "/v1/conversations/{conversation_id}"): KNOWN,
+    ("POST", "/v1/conversations/{conversation_id}"): KNOWN,
+    ("DELETE", "/v1/conversations/{conversation_id}"): KNOWN,
+    ("GET", "/v1/conversations/{conversation_id}/items"): KNOWN,
+    ("POST", "/v1/conversations/{conversation_id}/items"): KNOWN,
+    ("GET", "/v1/conversations/{conversation_id}/items/{item_id}"): KNOWN,
+    ("DELETE", "/v1/conversations/{conversation_id}/items/{item_id}"): KNOWN,
     ("POST", "/v1/messages"): MODEL,
     ("POST", "/v1/messages/count_tokens"): MODEL,
     ("POST", "/v1/files"): "batches.use",
@@ -196,6 +205,8 @@ def test_each_role_gets_past_exactly_the_doors_that_the_matrix_gives_it(stage: S
             where = (method, pattern, answer.text)
             if right in (PUBLIC, KNOWN):
                 assert answer.status_code in (200, 404), where
+            elif right == KEPT:
+                assert (answer.status_code, answer.json()["error"]["code"]) == (403, "conversations_not_permitted")
             elif right in EVERYBODY[role]:
                 assert answer.status_code not in (401, 403, 405, 500), where
                 assert right != MODEL or answer.status_code == (400 if pattern in OF_OUR_OWN_MODELS else 200), where
