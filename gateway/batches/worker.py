@@ -157,10 +157,11 @@ class BatchWorker:
 
     async def _renew(self) -> None:
         """Stop what was cancelled, or what another node has taken over."""
-        if not self._running:
+        asked = dict(self._running)  # what is claimed while the database answers is not in its answer
+        if not asked:
             return
-        held = await self._lines.renew(tuple(self._running))
-        for lease_id, each in list(self._running.items()):
+        held = await self._lines.renew(tuple(asked))
+        for lease_id, each in asked.items():
             if held.get(lease_id) != "in_progress":
                 each.task.cancel()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
+import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncEngine
 
@@ -13,7 +15,7 @@ from gateway.batches.lifecycle import MAX_ATTEMPTS
 from gateway.batches.results import answered_line
 from gateway.batches.tables import batch as batch_table
 from gateway.batches.tables import batch_line
-from gateway.batches.values import Batch, Owner
+from gateway.batches.values import Batch, LeasedLine, Owner, Status
 from tests.gateway.batches.conftest import ANA, EVA, OK, Node, refusal
 
 A, B = UUID(int=1), UUID(int=2)
@@ -142,17 +144,18 @@ async def test_what_fails_for_a_while_is_tried_again_and_then_told(node: Node, e
 
 
 async def test_a_caller_who_may_not_call_any_more_ends_the_batch(node: Node) -> None:
-    batch = await node.batch(*"abcdef")
+    names = ["a", "b", "c", *(f"d-{number}" for number in range(60))]
+    batch = await node.batch(*names)
     node.route.answers["c"] = [refusal(401, "token_revoked")]
     node.worker.start()
     ended = await node.ended(batch)
     assert (ended.status, ended.errors[0].code, ended.errors[0].line) == ("failed", "token_revoked", 3)
     kept, told = await node.results(ended, ended.output_file_id), await node.results(ended, ended.error_file_id)
-    assert set(kept) | set(told) == set("abcdef")
+    assert set(kept) | set(told) == set(names)
     assert "c" in told
     unrun = [one for one in told.values() if one["response"] is None or one["response"]["status_code"] != 401]
     assert {one["error"]["code"] for one in unrun} <= {"batch_failed"}
-    assert len(node.route.asked) < 6
+    assert len(node.route.asked) < len(names)
 
 
 async def test_a_batch_out_of_time_expires_with_what_it_has(node: Node, engine: AsyncEngine) -> None:
@@ -202,3 +205,34 @@ async def test_what_a_person_keeps_here_is_erased_also_while_it_runs(node: Node,
     assert await node.lines.finish(held, A, answered_line(batch.id, 1, "a", OK), done=True) is None
     assert await node.batches.page(Owner.of(ANA), after=None, limit=9) == []
     assert (await node.files.get(Owner.of(EVA), theirs.id)).id == theirs.id
+
+
+async def test_what_is_claimed_while_leases_are_renewed_goes_on(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a renewal says nothing about lines that were claimed after the question."""
+    batch = await node.batch("a", "b")
+    node.route.hold = asyncio.Event()
+    renew, asked = node.lines.renew, asyncio.Event()
+
+    async def slow(leases: Sequence[UUID]) -> Mapping[UUID, Status]:
+        held = await renew(leases)
+        if len(leases) == 1:
+            asked.set()
+            await node.running(2)
+        return held
+
+    monkeypatch.setattr(node.lines, "renew", slow)
+    claim, claims = node.lines.claim, list[UUID]()
+
+    async def second_later(lease_id: UUID) -> LeasedLine | None:
+        claims.append(lease_id)
+        if len(claims) > 1:
+            await asked.wait()
+        return await claim(lease_id)
+
+    monkeypatch.setattr(node.lines, "claim", second_later)
+    node.worker.start()
+    await node.running(2)
+    await asyncio.sleep(0.5)  # more than a renewal takes
+    node.route.hold.set()
+    assert (await node.ended(batch)).completed == 2
+    assert sorted(node.route.asked) == ["a", "b"]
