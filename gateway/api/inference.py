@@ -6,7 +6,7 @@ One class for all of them, so that authorization, limits and audit cannot differ
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
 import orjson
@@ -35,13 +35,12 @@ from gateway.errors import GatewayError, InvalidRequest
 from gateway.flow.answer import Answer
 from gateway.flow.boundary import BOUNDARY
 from gateway.flow.context import RequestContext
-from gateway.flow.incoming import IncomingRequest
+from gateway.flow.incoming import Complete, IncomingRequest
 from gateway.flow.pipeline import Pipeline
 from gateway.flow.stages import Reserved
-from gateway.flow.values import ChoiceEnd, Chunk, Delta, ModelRequest, Principal
+from gateway.flow.values import ChoiceEnd, Chunk, Delta, ModelRequest
 
 Parse = Callable[[object], ModelRequest]
-Complete = Callable[[ModelRequest, Principal], Awaitable[ModelRequest]]
 LONG_EVIDENCE = 1024
 """Tokens whose log-probabilities are rendered on the event loop."""
 

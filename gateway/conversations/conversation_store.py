@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from gateway.audit.content import ContentSealer
 from gateway.conversations.database import owned, too_long, transaction
 from gateway.conversations.sealing import Owner, seal, unseal
-from gateway.conversations.store import MAX_CHAIN, MAX_CHAIN_BYTES, Kept, ResponseStore, read_rows
+from gateway.conversations.store import MAX_CHAIN, MAX_CHAIN_BYTES, Kept, ResponseStore, document_of, read_rows
 from gateway.conversations.tables import stored_conversation, stored_response
 from gateway.errors import Conflict
 from gateway.flow.context import Clock, IdSource
@@ -126,7 +126,14 @@ class ConversationStore:
             query = select(table).where(*ours).order_by(table.c.created_at, table.c.id)
             return await read_rows(connection, self._sealer, owner, query)
 
-    async def add(self, owner: Owner, conversation: Conversation, row: UUID, items: Sequence[dict[str, Any]]) -> None:
+    async def add(
+        self,
+        owner: Owner,
+        conversation: Conversation,
+        row: UUID,
+        items: Sequence[dict[str, Any]],
+        data_class: str | None,
+    ) -> None:
         """Items that no model has answered yet. Raises `Conflict` where the owner has too much."""
         table = stored_response
         size = select(func.coalesce(func.sum(table.c.size), 0)).where(
@@ -140,7 +147,9 @@ class ConversationStore:
                     hint="delete those that are over",
                 )
         left = conversation.expires_at - self._clock.now()
-        await self._responses.keep(owner, row, UNANSWERED, items, conversation=conversation.id, kept=left)
+        await self._responses.keep(
+            owner, row, UNANSWERED, items, conversation=conversation.id, data_class=data_class, kept=left
+        )
 
     def new_row(self) -> UUID:
         return self._ids.uuid7()
@@ -150,7 +159,7 @@ class ConversationStore:
         if self._sealer is None:
             return False
         now = self._clock.now()
-        document = {"response": turn.response, "input": turn.input}
+        document = document_of(turn.response, turn.input, turn.data_class)
         sealed = await asyncio.to_thread(seal, self._sealer, document, turn.id, owner, now, turn.expires_at - now)
         change = (
             update(stored_response)

@@ -66,6 +66,7 @@ class Kept:
     input: list[dict[str, Any]]
     created_at: datetime
     expires_at: datetime
+    data_class: str | None = None
 
 
 class ResponseStore:
@@ -88,12 +89,13 @@ class ResponseStore:
         *,
         previous: UUID | None = None,
         conversation: UUID | None = None,
+        data_class: str | None = None,
         kept: timedelta,
     ) -> None:
-        """Durable when it returns."""
+        """Durable when it returns. `data_class`: as the caller has stated it."""
         if self._sealer is None:
             return
-        sealer, now, document = self._sealer, self._clock.now(), {"response": response, "input": list(items)}
+        sealer, now, document = self._sealer, self._clock.now(), document_of(response, items, data_class)
         sealed = await asyncio.to_thread(seal, sealer, document, response_id, owner, now, kept)
         row = insert(stored_response).values(
             id=response_id,
@@ -197,8 +199,21 @@ async def read_rows(connection: AsyncConnection, sealer: ContentSealer, owner: O
         if document is None:
             log.error("a kept response cannot be opened", extra={"request_id": str(key)})
             continue
-        found.append(Kept(key, document["response"], document["input"], row["created_at"], row["expires_at"]))
+        found.append(
+            Kept(
+                key,
+                document["response"],
+                document["input"],
+                row["created_at"],
+                row["expires_at"],
+                document.get("data_class"),
+            )
+        )
     return found
+
+
+def document_of(response: dict[str, Any], items: Sequence[dict[str, Any]], data_class: str | None) -> dict[str, Any]:
+    return {"response": response, "input": list(items), "data_class": data_class}
 
 
 def _size(document: dict[str, Any]) -> int:

@@ -9,6 +9,8 @@ from gateway.flow.context import RequestContext
 from gateway.flow.stages import Reserved
 from gateway.flow.values import Credential, ModelRequest, Principal
 
+Complete = Callable[[ModelRequest, Principal, RequestContext], Awaitable[ModelRequest]]
+
 
 @dataclass(frozen=True, slots=True)
 class IncomingRequest:
@@ -21,11 +23,11 @@ class IncomingRequest:
     """True once the client has hung up; tells a disconnect from another cancellation."""
     under_way: Callable[[Reserved], None] = lambda _: None
     """Told that a backend has begun, each time one has."""
-    complete: Callable[[ModelRequest, Principal], Awaitable[ModelRequest]] | None = None
+    complete: Complete | None = None
     """Puts in what the caller has stored and the body only names."""
     caller: Callable[[], Awaitable[Principal]] | None = None
     """In place of the credential: of a request that waited, whose caller was verified when it came and is now again."""
 
     async def read(self, caller: Principal) -> ModelRequest:
         request = await self.receive()
-        return request if self.complete is None else await self.complete(request, caller)
+        return request if self.complete is None else await self.complete(request, caller, self.context)

@@ -250,6 +250,23 @@ def test_what_a_guardrail_takes_out_of_an_answer_is_not_kept_either(stage: Stage
         assert refused.value.code == "blocked_by_policy"
 
 
+def test_what_was_said_in_confidence_is_not_continued_as_less(stage: Stage) -> None:
+    """A policy decides by the class of data: what is kept is still of the class that it was sent as."""
+
+    def asked(stated: str | None, **body: Any) -> httpx2.Response:
+        headers = stage.headers("kept") | ({} if stated is None else {"x-esclusa-data-class": stated})
+        whole = {"model": "mini", "input": "Hola", **body}
+        return httpx2.post(f"{stage.url}/v1/responses", json=whole, headers=headers, timeout=60)
+
+    first = asked("confidential").json()["id"]
+    for lower in (None, "internal"):
+        refused = asked(lower, previous_response_id=first)
+        assert (refused.status_code, refused.json()["error"]["code"]) == (400, "data_class_too_low")
+    second = asked("restricted", previous_response_id=first)
+    assert second.status_code == 200
+    assert asked("confidential", previous_response_id=second.json()["id"]).status_code == 400
+
+
 def test_a_row_that_is_given_to_somebody_else_cannot_be_opened(stage: Stage, client: OpenAI) -> None:
     mine = client.responses.create(model="mini", input="Mío")
     key = mine.id.removeprefix("resp_")

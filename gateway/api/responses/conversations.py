@@ -81,12 +81,15 @@ def routes(
     async def said(owner: Owner, key: UUID) -> list[Kept]:
         return _there(await store.turns(owner, key))
 
-    async def put(owner: Owner, conversation: Conversation, items: Sequence[Item]) -> list[dict[str, Any]]:
+    async def put(
+        request: Request, owner: Owner, conversation: Conversation, items: Sequence[Item]
+    ) -> list[dict[str, Any]]:
+        context: RequestContext = request.scope["state"]["context"]
         before = [item for turn in await said(owner, conversation.id) for item in _items(turn)]
         known = calls_of(messages_of(parse_items(before)))
         row = store.new_row()
         added = input_items(messages_of(items, known), ItemIds(row.hex, given=True))
-        await store.add(owner, conversation, row, added)
+        await store.add(owner, conversation, row, added, context.data_class)
         return added
 
     def kept_for(request: Request, caller: Principal) -> timedelta:
@@ -119,7 +122,7 @@ def routes(
             messages_of(tuple(asked.items or ()))
             made = _there(await store.create(owner, key, asked.metadata or {}, kept))
             if asked.items:
-                await put(owner, made, asked.items)
+                await put(request, owner, made, asked.items)
         return _view(made)
 
     @router.get(
@@ -185,7 +188,7 @@ def routes(
             owner = Owner.of(caller)
             conversation = await found(owner, key)
             asked = await _body(request, body, ItemsBody)
-            return item_page(await put(owner, conversation, asked.items), None, 1000)
+            return item_page(await put(request, owner, conversation, asked.items), None, 1000)
 
     @router.get(
         "/v1/conversations/{conversation_id}/items/{item_id}",

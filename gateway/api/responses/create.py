@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from functools import partial
 
@@ -11,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.headers import answer_headers
 from gateway.api.http.body import BodyReader
 from gateway.api.http.refusing import respond
-from gateway.api.inference import Inference
+from gateway.api.inference import LONG_EVIDENCE, Inference
 from gateway.api.render import ChatFormat, ChoiceBuffer, collect
-from gateway.api.responses import body
+from gateway.api.responses.body import parse
 from gateway.api.responses.events import ResponseEvents, event
 from gateway.api.responses.kept import Stores, complete, keep, may_keep
 from gateway.api.responses.object import Ending, ended, whole_output
@@ -29,7 +30,7 @@ PATH = "/v1/responses"
 
 class CreateResponse(Inference):
     def __init__(self, pipeline: Pipeline, reader: BodyReader, stores: Stores) -> None:
-        super().__init__(pipeline, reader, body.parse, ChatFormat())
+        super().__init__(pipeline, reader, parse, ChatFormat())
         self._stores = stores
         self.complete = partial(complete, stores)
         self._open: dict[str, ResponseEvents] = {}
@@ -54,11 +55,14 @@ class CreateResponse(Inference):
             if isinstance(chunk, ChoiceEnd):
                 end = chunk
         ending = Ending.of(end)
-        output = whole_output(answer.reserved, choice, ending)
+        long = choice.evidence > LONG_EVIDENCE
+        render = partial(whole_output, answer.reserved, choice, ending)
+        output = await asyncio.to_thread(render) if long else render()
         keeps = may_keep(self._stores, answer.reserved)
         response = ended(answer.reserved, answer.bill, output, ending, store=keeps, now=int(time.time()))
         await keep(self._stores, answer.reserved, response)
-        await respond(send, orjson.dumps(response), answer_headers(answer.reserved, answer.bill))
+        body = await asyncio.to_thread(orjson.dumps, response) if long else orjson.dumps(response)
+        await respond(send, body, answer_headers(answer.reserved, answer.bill))
 
     async def _stream(self, answer: Answer, send: Send) -> None:
         reserved = answer.reserved
@@ -74,11 +78,13 @@ class CreateResponse(Inference):
             except GatewayError as error:
                 await stream.end(events.fail(error, answer.bill))
                 return
-            await stream.write(events.last_item())
+            long = events.evidence > LONG_EVIDENCE
+            await stream.write(await asyncio.to_thread(events.last_item) if long else events.last_item())
             now = int(time.time())
             response = ended(reserved, answer.bill, events.output, events.ending, store=keeps, now=now)
             await keep(self._stores, reserved, response)
-            await stream.end(events.end(response))
+            end = partial(events.end, response)
+            await stream.end(await asyncio.to_thread(end) if long else end())
 
 
 def endpoint(pipeline: Pipeline, reader: BodyReader, stores: Stores) -> Inference:

@@ -41,6 +41,8 @@ class ResponseEvents:
         self._texts: list[str] = []
         """Of the open content or arguments."""
         self._logprobs: list[dict[str, Any]] = []
+        self.evidence = 0
+        """Tokens with log-probabilities."""
         self._calls = set[int]()
         self.output: list[dict[str, Any]] = []
         """Items that are done, and the open one as far as its contents are done."""
@@ -117,6 +119,7 @@ class ResponseEvents:
         if isinstance(delta, TextDelta):
             logprobs = logprobs_object(delta.logprobs)
             self._logprobs += logprobs
+            self.evidence += len(logprobs)
             return self._in_content("output_text.delta", delta=delta.text, logprobs=logprobs)
         if not delta.text:
             return b""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args
 from uuid import UUID
 
+from gateway.access.document.vocabulary import DataClass
 from gateway.api.responses.body import with_history
 from gateway.api.responses.conversation import ItemIds, input_items, unknown_reference
 from gateway.api.responses.items import Item, ReferenceItem, parse_items
@@ -20,6 +21,7 @@ from gateway.conversations.conversation_store import ConversationStore
 from gateway.conversations.sealing import Owner
 from gateway.conversations.store import Kept, ResponseStore
 from gateway.errors import InvalidRequest, NotFound, Unavailable
+from gateway.flow.context import RequestContext
 from gateway.flow.stages import Reserved
 from gateway.flow.values import ModelRequest, Principal
 
@@ -27,6 +29,7 @@ log = logging.getLogger("esclusa.api")
 _RESPONSE = re.compile(r"\Aresp_([0-9a-f]{32})\Z")
 _CONVERSATION = re.compile(r"\Aconv_([0-9a-f]{32})\Z")
 _ITEM = re.compile(r"\A[a-z]{2,4}_([0-9a-f]{32})([0-9a-f]{4})\Z")
+CLASSES: tuple[str, ...] = get_args(DataClass)
 ENDED_RIGHTS = ("revoked", "policy")
 """Stop causes after which nothing is kept: the caller may no longer have it."""
 
@@ -48,7 +51,7 @@ class Stores:
     conversations: ConversationStore
 
 
-async def complete(stores: Stores, request: ModelRequest, caller: Principal) -> ModelRequest:
+async def complete(stores: Stores, request: ModelRequest, caller: Principal, context: RequestContext) -> ModelRequest:
     """The request with the stored items that it only names. Raises `InvalidRequest` for what is not there, is over or
     belongs to somebody else: nobody can tell these apart."""
     if not isinstance(request, ResponsesRequest) or request.asked.items is None:
@@ -74,6 +77,7 @@ async def complete(stores: Stores, request: ModelRequest, caller: Principal) -> 
         chain = found
     named = dict.fromkeys([key for item in items if (key := _owner_of(item)) is not None])
     kept = {one.id: one for one in (*chain, *await stores.responses.several(owner, list(named)))}
+    require_class(kept.values(), context.data_class)
     return await asyncio.to_thread(_completed, request, chain, kept, items)
 
 
@@ -92,6 +96,23 @@ def _completed(
         else:
             resolved.append(item)
     return with_history(request, history, resolved)
+
+
+def require_class(kept: Iterable[Kept], stated: str | None) -> None:
+    """Raises `InvalidRequest` where what is kept was said under a higher class of data than the request states: it
+    would be decided as if it was less than it is."""
+    highest = max((_rank(one.data_class) for one in kept), default=-1)
+    if highest > _rank(stated):
+        raise InvalidRequest(
+            f"What this continues was said as `{CLASSES[highest]}`, and the request states less.",
+            code="data_class_too_low",
+            param="x-esclusa-data-class",
+            hint=f"send the header `x-esclusa-data-class: {CLASSES[highest]}`",
+        )
+
+
+def _rank(data_class: str | None) -> int:
+    return CLASSES.index(data_class) if data_class in CLASSES else -1
 
 
 def _owner_of(item: Item) -> UUID | None:
@@ -145,6 +166,7 @@ async def keep(stores: Stores, reserved: Reserved, response: dict[str, Any]) -> 
             items,
             previous=previous,
             conversation=name,
+            data_class=reserved.context.data_class,
             kept=kept,
         )
     except Unavailable as error:
