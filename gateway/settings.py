@@ -172,6 +172,7 @@ class BatchSettings(Section):
     max_file_bytes: int = Field(100 * 1024 * 1024, gt=0, description="of one uploaded file")
     max_lines: int = Field(50_000, gt=0, le=1_000_000, description="requests of one batch, and lines of one file")
     max_bytes_per_owner: int = Field(1024**3, gt=0, description="of all files of one caller, results included")
+    max_files_per_owner: int = Field(10_000, ge=1, description="files of one caller, and batches of the retention time")
     max_open_per_owner: int = Field(5, ge=1, description="batches of one caller that have not ended")
     retention_days: int = Field(30, ge=1, le=3650, description="how long files and results are kept at most")
     lease_s: float = Field(30.0, ge=0.5, description="a line whose node has died is run again after this long")

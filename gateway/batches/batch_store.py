@@ -86,14 +86,15 @@ class BatchStore:
         async with self._database.transaction() as connection:
             lock = sa.func.pg_advisory_xact_lock(sa.func.hashtextextended("\n".join(owner.columns.values()), 11))
             await connection.execute(sa.select(lock))
-            count = sa.select(sa.func.count()).where(*_of(owner), batch.c.ended_at.is_(None))
-            if (await connection.execute(count)).scalar_one() >= self._settings.max_open_per_owner:
-                raise RateLimited(
-                    f"You have {self._settings.max_open_per_owner} batches that have not ended.",
-                    code="too_many_batches",
-                    hint="wait for one to end, or cancel one",
-                    headers={"x-should-retry": "false"},
-                )
+            opened = sa.func.count().filter(batch.c.ended_at.is_(None))
+            count = sa.select(sa.func.count(), opened).where(*_of(owner))
+            known, going = (await connection.execute(count)).one()
+            if going >= self._settings.max_open_per_owner:
+                raise _too_many(f"You have {going} batches that have not ended.", "wait for one to end, or cancel one")
+            if known >= self._settings.max_files_per_owner:
+                days = self._settings.retention_days
+                raise _too_many(f"You have made {known} batches in {days} days.", "put more requests into a batch")
+            await self._files.require_room(connection, owner)
             return batch_of((await connection.execute(sa.insert(batch).values(**made).returning(batch))).one())
 
     async def get(self, owner: Owner, batch_id: str) -> Batch:
@@ -221,6 +222,10 @@ class BatchStore:
 
 def _of(owner: Owner) -> tuple[sa.ColumnElement[bool], ...]:
     return tuple(column == owner.columns[column.name] for column in _OWNED)
+
+
+def _too_many(message: str, hint: str) -> RateLimited:
+    return RateLimited(message, code="too_many_batches", hint=hint, headers={"x-should-retry": "false"})
 
 
 async def _insert(connection: AsyncConnection, batch_id: str, lines: Sequence[InputLine]) -> None:

@@ -45,7 +45,11 @@ class FileStore:
         return timedelta(days=self._settings.retention_days)
 
     async def begin(self, file: StoredFile) -> None:
+        """Raises `RequestTooLarge` for one file too many of its owner."""
         async with self._database.transaction() as connection:
+            count = sa.select(sa.func.count()).select_from(stored_file).where(*_of(file.owner))
+            if (await connection.execute(count)).scalar_one() >= self._settings.max_files_per_owner:
+                raise _full(f"You have {self._settings.max_files_per_owner} files.")
             await insert_file(connection, file, ready=False)
 
     async def append(self, file: StoredFile, number: int, content: bytes, so_far: tuple[int, int]) -> None:
@@ -63,15 +67,13 @@ class FileStore:
             await connection.execute(
                 sa.update(stored_file).where(stored_file.c.id == file.id).values(bytes=so_far[0], lines=so_far[1])
             )
-            mine = sa.select(sa.func.coalesce(sa.func.sum(stored_file.c.bytes), 0)).where(*_of(file.owner))
-            if (await connection.execute(mine)).scalar_one() > self._settings.max_bytes_per_owner:
-                raise RequestTooLarge(
-                    f"Your files would hold more than {self._settings.max_bytes_per_owner} bytes together.",
-                    code="file_quota_exceeded",
-                    param="file",
-                    hint="delete files that you no longer need",
-                    headers={"connection": "close"},
-                )
+            await self.require_room(connection, file.owner)
+
+    async def require_room(self, connection: AsyncConnection, owner: Owner) -> None:
+        """Raises `RequestTooLarge` where the owner's files hold too much; results of batches are files too."""
+        held = sa.select(sa.func.coalesce(sa.func.sum(stored_file.c.bytes), 0)).where(*_of(owner))
+        if (await connection.execute(held)).scalar_one() > self._settings.max_bytes_per_owner:
+            raise _full(f"Your files hold more than {self._settings.max_bytes_per_owner} bytes together.")
 
     async def finish(self, file: StoredFile, filename: str, lines: int, keep: timedelta | None) -> StoredFile:
         """All of it is here. It is kept for as long as asked, never longer than the setting says."""
@@ -224,22 +226,29 @@ async def insert_file(connection: AsyncConnection, file: StoredFile, *, ready: b
 
 
 async def delete_files(connection: AsyncConnection, files: Sequence[StoredFile]) -> None:
-    """With what they hold: chunks go with the file, the results of a batch are emptied."""
+    """With what they hold: chunks go with the file, and so do the lines of an ended batch."""
     for file in files:
         if file.batch_id is not None:
             of = sa.select(batch.c.output_file_id).where(batch.c.id == file.batch_id)
             states = ("done",) if (await connection.execute(of)).scalar() == file.id else ("failed", "unrun")
-            await connection.execute(
-                sa.update(batch_line)
-                .where(batch_line.c.batch_id == file.batch_id, batch_line.c.state.in_(states))
-                .values(result=None, key_id=None, salt=None)
-            )
+            held = (batch_line.c.batch_id == file.batch_id) & batch_line.c.state.in_(states)
+            await connection.execute(sa.delete(batch_line).where(held))
     await connection.execute(sa.delete(stored_file).where(stored_file.c.id.in_([file.id for file in files])))
 
 
 def unknown_file(param: str | None = "file_id") -> NotFound:
     return NotFound(
         "There is no such file of yours.", code="file_not_found", param=param, hint="list yours with GET /v1/files"
+    )
+
+
+def _full(message: str) -> RequestTooLarge:
+    return RequestTooLarge(
+        message,
+        code="file_quota_exceeded",
+        param="file",
+        hint="delete files that you no longer need",
+        headers={"connection": "close"},
     )
 
 

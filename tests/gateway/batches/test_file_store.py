@@ -69,6 +69,32 @@ async def test_an_owner_has_a_quota_of_bytes(engine: AsyncEngine) -> None:
     await node.store(b"x" * 60, EVA)  # somebody else's quota
 
 
+async def test_an_owner_has_a_bound_of_files_and_of_batches(engine: AsyncEngine) -> None:
+    node = Node(engine, SETTINGS.model_copy(update={"max_files_per_owner": 2}))
+    batch = await node.batch("a")
+    await node.batches.cancel(OWN, batch.id)
+    ended = await node.batches.settle(batch.id)
+    assert ended is not None
+    with pytest.raises(RequestTooLarge) as refused:
+        await node.store(b"{}")  # the input, and what the cancelled batch tells
+    assert refused.value.code == "file_quota_exceeded"
+    await node.files.delete(OWN, str(ended.error_file_id))
+    other = await node.store(b"{}")
+    await node.batches.create(ANA, NewBatch(other.id, ENDPOINT, {}), Origin())
+    with pytest.raises(RateLimited) as too_many:
+        await node.batches.create(ANA, NewBatch(other.id, ENDPOINT, {}), Origin())
+    assert too_many.value.code == "too_many_batches"
+
+
+async def test_who_has_no_room_left_makes_no_batch(engine: AsyncEngine) -> None:
+    node = Node(engine, SETTINGS.model_copy(update={"max_bytes_per_owner": 200}))
+    file = await node.store(b"x" * 100)
+    async with engine.begin() as connection:
+        await connection.execute(sa.update(stored_file).values(bytes=201))
+    with pytest.raises(RequestTooLarge):
+        await node.batches.create(ANA, NewBatch(file.id, ENDPOINT, {}), Origin())
+
+
 async def test_an_owner_has_a_bound_of_open_batches(engine: AsyncEngine) -> None:
     node = Node(engine, SETTINGS.model_copy(update={"max_open_per_owner": 1}))
     batch = await node.batch("a")
@@ -133,7 +159,8 @@ async def test_deleting_the_output_deletes_the_results_and_leaves_the_errors(nod
         await node.batches.create(ANA, NewBatch(str(ended.output_file_id), ENDPOINT, {}), Origin())
     await node.files.delete(OWN, str(ended.output_file_id))
     async with engine.connect() as connection:
-        assert (await connection.execute(sa.select(batch_line.c.result))).scalars().all() == [None]
+        assert (await connection.execute(sa.select(batch_line.c.number))).scalars().all() == []
+    assert (await node.now(batch)).completed == 1
     await node.files.delete(OWN, batch.input_file_id)
 
 
