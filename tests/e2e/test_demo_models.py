@@ -318,6 +318,45 @@ def test_a_streamed_call_is_the_whole_one(stage: Stage) -> None:
     assert kinds.count("tool_calls.function.arguments.delta") > 3
 
 
+def test_a_strict_tool_is_called_by_its_schema_also_where_the_model_may_not_call(stage: Stage) -> None:
+    """The question asks for what the schema does not allow; this model writes its call as bare JSON if it may."""
+    unit = {"type": "string", "enum": ["kelvin"]}
+    parameters = {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "unit": unit},
+        "required": ["city", "unit"],
+        "additionalProperties": False,
+    }
+    strict: Any = {"type": "function", "function": {"name": "get_weather", "parameters": parameters, "strict": True}}
+    asked: Any = {"model": LARGE_ID, "messages": LIMA, "max_tokens": 96, "temperature": 0, "n": 2, "logprobs": True}
+    with sdk(stage) as client:
+        answer = client.chat.completions.create(tools=[strict], **asked)
+        loose: Any = {**strict, "function": {**strict["function"], "strict": False}}
+        free = client.chat.completions.create(tools=[loose], **{**asked, "n": 1, "logprobs": False})
+    assert [arguments["unit"] for _, arguments in called(free.choices[0])] == ["celsius"]
+    assert [called(choice) for choice in answer.choices] == [[("get_weather", {"city": "Lima", "unit": "kelvin"})]] * 2
+    assert len({choice.message.tool_calls[0].id for choice in answer.choices if choice.message.tool_calls}) == 2
+    counted = sum(len(choice.logprobs.content or ()) for choice in answer.choices if choice.logprobs)
+    assert answer.usage is not None
+    assert counted == answer.usage.completion_tokens
+
+
+def test_a_model_whose_template_knows_no_tools_is_told_a_result(stage: Stage) -> None:
+    with sdk(stage) as client:
+        asked: Any = {"model": SMALL_ID, "tools": [WEATHER], "max_tokens": 96, "temperature": 0}
+        first = client.chat.completions.create(messages=LIMA, tool_choice="required", **asked).choices[0]
+        assert first.message.tool_calls is not None
+        results: Any = [
+            {"role": "tool", "tool_call_id": call.id, "content": '{"temperature": 19}'}
+            for call in first.message.tool_calls
+        ]
+        history: Any = [*LIMA, first.message.model_dump(), *results]
+        second = client.chat.completions.create(messages=history, tool_choice="none", **asked)
+    assert second.choices[0].message.content
+    assert second.usage is not None
+    assert second.usage.prompt_tokens > 60
+
+
 def test_without_a_choice_of_tools_the_model_only_writes(stage: Stage) -> None:
     with sdk(stage) as client:
         answer = client.chat.completions.create(

@@ -7,6 +7,7 @@ from engine.text.tool_calls.marks import find, held
 from engine.text.tool_calls.pieces import CallArguments, CallBegin, Piece, Text
 
 OPENING, ARGS, CALL_ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"
+_BETWEEN = " ,\n\t\r"
 
 
 class MistralCalls:
@@ -20,7 +21,7 @@ class MistralCalls:
         self._raw = ""
         """Of the object that is open."""
         self._lead = ""
-        """What opened the list of calls."""
+        """What stands before the next call, from the mark or the last call on: text where none comes."""
         self._value: JsonValue | None = None
 
     def feed(self, text: str) -> list[Piece]:
@@ -34,11 +35,10 @@ class MistralCalls:
         rest, self._buffer = self._buffer, ""
         if self._value is not None or (self._call is not None and self._call.begun):
             return []
-        rest = self._raw + rest
+        rest = self._lead + self._raw + rest
         if self._in_calls and self._calls:
-            rest = rest.strip(" ,]\n\t\r")
-        elif self._in_calls:
-            rest = OPENING + self._lead + rest
+            is_end = not rest.replace(OPENING, "").strip(_BETWEEN + "]")
+            rest = "" if is_end else rest.lstrip(_BETWEEN + "]")
         return [Text(rest)] if rest else []
 
     def _step(self, pieces: list[Piece]) -> bool:
@@ -56,23 +56,26 @@ class MistralCalls:
         self._buffer = self._buffer[size:]
         if found is None:
             return False
-        self._buffer, self._in_calls, self._listed, self._lead = self._buffer[len(OPENING) :], True, False, ""
+        self._buffer, self._in_calls, self._listed, self._lead = self._buffer[len(OPENING) :], True, False, OPENING
         return True
 
     def _between(self, pieces: list[Piece]) -> bool:
-        bare = self._buffer.lstrip(" ,\n\t\r" + ("]" if self._listed else ""))
+        bare = self._buffer.lstrip(_BETWEEN + ("]" if self._listed else ""))
         if not bare:
             return False
+        skipped = self._buffer[: len(self._buffer) - len(bare)]
         if bare.startswith(OPENING):
+            self._lead += skipped + OPENING
             self._buffer, self._listed = bare[len(OPENING) :], False
             return True
         if bare[0] == "[":
             if OPENING.startswith(bare):
                 return False
-            self._lead = self._buffer[: len(self._buffer) - len(bare) + 1]
+            self._lead += skipped + "["
             self._buffer, self._listed = bare[1:], True
             return True
         if bare[0] == "{":
+            self._lead += skipped
             self._buffer, self._call = bare, JsonCall(self._calls)
             return True
         return self._named(bare, pieces)
@@ -87,14 +90,18 @@ class MistralCalls:
         if not name or len(name) > MAX_NAME:
             return self._give_up(pieces)
         pieces.append(CallBegin(self._calls, name))
+        self._lead = ""
         self._buffer, self._value = bare[found[0] + len(ARGS) :], JsonValue()
         return True
 
     def _give_up(self, pieces: list[Piece]) -> bool:
         """The mark is text, and what stands behind it is read anew."""
-        if not self._calls:
-            pieces.append(Text(OPENING + self._lead))
-        self._in_calls = False
+        lead, self._lead, self._in_calls = self._lead, "", False
+        if self._calls:
+            lead = lead.lstrip(_BETWEEN + "]")
+            self._buffer = self._buffer.lstrip(_BETWEEN + "]") if not lead else self._buffer
+        if lead:
+            pieces.append(Text(lead))
         return True
 
     def _object(self, pieces: list[Piece]) -> bool:
@@ -111,7 +118,7 @@ class MistralCalls:
             self._buffer = raw
             return self._give_up(pieces)
         self._calls += 1
-        self._buffer = rest
+        self._buffer, self._lead = rest, ""
         return bool(rest)
 
     def _arguments(self, pieces: list[Piece]) -> bool:

@@ -145,6 +145,18 @@ def test_however_a_text_is_cut_the_pieces_are_the_same(
     assert read(make(), text) == whole
 
 
+@settings(max_examples=4000, deadline=None)
+@given(st.sampled_from([hermes, LeadingCalls, offered, MistralCalls]), st.lists(st.sampled_from(WORDS), max_size=14))
+def test_what_is_no_call_is_text_to_its_last_sign(make: Callable[[], AnswerParser], words: list[str]) -> None:
+    """White space around a mark that begins no call may go."""
+    text = "".join(words)
+    pieces = read(make(), [text])
+    if not any(isinstance(piece, CallBegin) for piece in pieces):
+        assert "".join("".join(piece.text.split()) for piece in pieces if isinstance(piece, Text)) == "".join(
+            text.split()
+        )
+
+
 def test_a_call_is_told_while_it_grows() -> None:
     parser = TaggedCalls()
     assert parser.feed('<tool_call>{"name": "f", "argu') == [CallBegin(0, "f")]
