@@ -45,6 +45,7 @@ def test_a_local_model_says_what_its_files_say(stage: Stage) -> None:
         "chat": True,
         "completions": True,
         "embeddings": False,
+        "moderations": False,
         "tools": True,
         "json_schema": True,
         "logprobs": True,
