@@ -24,6 +24,7 @@ from gateway.api.anthropic.body import MessagesBody
 from gateway.api.chat import ChatBody
 from gateway.api.completions import CompletionBody
 from gateway.api.embeddings import EmbeddingBody
+from gateway.api.responses.body import ResponsesBody
 from gateway.api.schemas import Sampling
 from gateway.benchmark.holds import HoldMeter, Holds, least
 from gateway.benchmark.worst_bodies import worst_bodies
@@ -36,6 +37,7 @@ LARGEST = 4 * 1024 * 1024
 ADMIN_LARGEST = 1024 * 1024
 CHAT = {"model": "mini", "max_tokens": 1, "messages": [{"role": "user", "content": "x"}]}
 COMPLETION = {"model": "mini", "max_tokens": 1, "prompt": "x"}
+RESPONSE = {"model": "mini", "max_output_tokens": 1, "input": "x"}
 EMBEDDING = {"model": "embed", "input": "x"}
 ADMINS = ("policy-admin", "security", "auditor", "operator")
 WORDS = "palabra "
@@ -107,6 +109,7 @@ INFERENCE: dict[str, tuple[type[BaseModel], dict[str, Any], Collection[str]]] = 
     "/v1/completions": (CompletionBody, COMPLETION, Sampling.model_fields.keys()),  # those were a chat's already
     "/v1/embeddings": (EmbeddingBody, EMBEDDING, ()),
     "/v1/messages": (MessagesBody, CHAT, ()),
+    "/v1/responses": (ResponsesBody, RESPONSE, ()),
 }
 
 
