@@ -22,7 +22,7 @@ from gateway.api.http.edge_middleware import EdgeMiddleware
 from gateway.api.http.errors import install_handlers
 from gateway.api.http.startup_app import BootProgress, StartupApp
 from gateway.api.openapi import Document, describe
-from gateway.api.responses import conversations, create, stored
+from gateway.api.responses import conversations, create, input_tokens, stored
 from gateway.descriptors import DescriptorPlan
 from gateway.errors import ConfigError
 from gateway.server import GatewayServer, fit_descriptors, handle_signals, listen, make_server
@@ -62,6 +62,7 @@ def create_app(services: Services) -> Gateway:
     reader = BodyReader(max_bytes=settings.max_body_bytes, timeout_s=settings.body_timeout_s)
     running = (chat, completions, embeddings, moderations, messages, count_tokens)
     inference: dict[str, ASGIApp] = {route.PATH: route.endpoint(services.pipeline, reader) for route in running}
+    inference[input_tokens.PATH] = input_tokens.endpoint(services.pipeline, reader, services.stores)
     inference[create.PATH] = create.endpoint(services.pipeline, reader, services.stores)
     inference |= ranking.endpoints(services.pipeline, reader) | tokens.endpoints(services.pipeline, reader)
     front = EdgeMiddleware(

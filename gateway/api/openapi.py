@@ -28,7 +28,7 @@ from gateway.api.chat import ChatBody
 from gateway.api.completions import CompletionBody
 from gateway.api.embeddings import EmbeddingBody
 from gateway.api.ranking import RERANK_PATHS, SCORE_PATHS, RerankBody, ScoreBody
-from gateway.api.responses.answers import ResponseEvent, ResponseView
+from gateway.api.responses.answers import InputTokensView, ResponseEvent, ResponseView
 from gateway.api.responses.body import ResponsesBody
 from gateway.api.tokens import DETOKENIZE_PATHS, TOKENIZE_PATHS, DetokenizeBody, TokenizeBody
 
@@ -41,6 +41,7 @@ ROUTES: dict[str, tuple[type[BaseModel], type[BaseModel], type[BaseModel] | None
     **dict.fromkeys(TOKENIZE_PATHS, (TokenizeBody, TokenizedView, None, "The tokens of a prompt")),
     **dict.fromkeys(DETOKENIZE_PATHS, (DetokenizeBody, DetokenizedView, None, "The text of tokens")),
     "/v1/responses": (ResponsesBody, ResponseView, ResponseEvent, "An answer as items, streamed or whole"),
+    "/v1/responses/input_tokens": (ResponsesBody, InputTokensView, None, "The tokens of a response's prompt"),
     "/v1/messages": (MessagesBody, MessageView, MessageEvent, "A chat answer in Anthropic's form, streamed or whole"),
     "/v1/messages/count_tokens": (CountBody, TokensView, None, "The tokens of a message, without an answer"),
 }

@@ -385,3 +385,11 @@ async def test_a_stream_that_the_process_ends_is_told_so_with_its_next_number() 
 )
 def test_every_end_has_a_status(finish_reason: str, stop_cause: str | None, ending: Ending) -> None:
     assert Ending.of(ChoiceEnd(TextDelta(), finish_reason, stop_cause)) == ending
+
+
+def test_the_tokens_of_a_prompt_are_counted_as_they_are_used(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "tiny", "instructions": "Sé breve.", "input": "¿Qué tal?"}
+    counted = client.responses.input_tokens.count(**asked)
+    answer = client.responses.create(max_output_tokens=1, **asked)
+    assert answer.usage is not None
+    assert (counted.object, counted.input_tokens) == ("response.input_tokens", answer.usage.input_tokens)

@@ -198,6 +198,11 @@ class DeletedConversation(Described):
     deleted: Literal[True]
 
 
+class InputTokensView(Described):
+    object: Literal["response.input_tokens"]
+    input_tokens: int
+
+
 class Numbered(Described):
     sequence_number: int
 

@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from gateway.api.headers import answer_headers
 from gateway.api.http.body import BodyReader
 from gateway.api.http.refusing import respond
-from gateway.api.inference import LONG_EVIDENCE, Inference
+from gateway.api.inference import LONG_EVIDENCE, Inference, Parse
 from gateway.api.render import ChatFormat, ChoiceBuffer, collect
 from gateway.api.responses.body import parse
 from gateway.api.responses.events import ResponseEvents, event
@@ -29,8 +29,8 @@ PATH = "/v1/responses"
 
 
 class CreateResponse(Inference):
-    def __init__(self, pipeline: Pipeline, reader: BodyReader, stores: Stores) -> None:
-        super().__init__(pipeline, reader, parse, ChatFormat())
+    def __init__(self, pipeline: Pipeline, reader: BodyReader, stores: Stores, parse_body: Parse = parse) -> None:
+        super().__init__(pipeline, reader, parse_body, ChatFormat())
         self._stores = stores
         self.complete = partial(complete, stores)
         self._open: dict[str, ResponseEvents] = {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from gateway.api.responses.items import Item
-from gateway.flow.values import ChatRequest
+from gateway.flow.values import Action, ChatRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,3 +35,11 @@ class ResponsesRequest(ChatRequest):
     prompt_param: ClassVar[str] = "input"
 
     asked: ResponseParams = ResponseParams()
+
+
+@dataclass(frozen=True, slots=True)
+class ResponsesCount(ResponsesRequest):
+    """How many tokens the prompt of a response would have."""
+
+    action: ClassVar[Action] = "tokenize"
+    runs: ClassVar[bool] = False

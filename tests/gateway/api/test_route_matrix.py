@@ -45,6 +45,7 @@ MATRIX: dict[tuple[str, str], str] = {
     ("POST", "/v1/detokenize"): MODEL,
     ("POST", "/detokenize"): MODEL,
     ("POST", "/v1/responses"): MODEL,
+    ("POST", "/v1/responses/input_tokens"): MODEL,
     ("GET", "/v1/responses/{response_id}"): KNOWN,
     ("DELETE", "/v1/responses/{response_id}"): KNOWN,
     ("GET", "/v1/responses/{response_id}/input_items"): KNOWN,
@@ -124,13 +125,14 @@ BODIES: dict[str, Any] = {
     "/v1/messages": {"model": "mini", "max_tokens": 8, "messages": [{"role": "user", "content": "Hola"}]},
     "/v1/embeddings": {"model": "embed", "input": "x"},
     "/v1/responses": {"model": "mini", "input": "x"},
+    "/v1/responses/input_tokens": {"model": "mini", "input": "x"},
     "/v1/moderations": {"input": "x"},
     **{path: {"model": "embed", "query": "x", "documents": ["y"]} for path in RERANK_PATHS},
     **{path: {"model": "embed", "text_1": "x", "text_2": "y"} for path in SCORE_PATHS},
     **{path: {"model": "mini", "prompt": "x"} for path in TOKENIZE_PATHS},
     **{path: {"model": "mini", "tokens": [1]} for path in DETOKENIZE_PATHS},
 }
-OF_OUR_OWN_MODELS = {"/v1/messages/count_tokens", *TOKENIZE_PATHS, *DETOKENIZE_PATHS}
+OF_OUR_OWN_MODELS = {"/v1/messages/count_tokens", "/v1/responses/input_tokens", *TOKENIZE_PATHS, *DETOKENIZE_PATHS}
 """Nobody can count for the models here, which are those of an upstream: what they say is no refusal of the caller."""
 PERMISSIONS = {*ADMIN_ACTIONS, *SERVICE_ACTIONS}
 ROLES = {action.replace(".", "-"): {action} for action in PERMISSIONS}
