@@ -103,3 +103,20 @@ async def test_kill_minus_nine_in_the_middle_of_a_batch(gateway: Start, upstream
     assert one.stop() == 0
     verified = await asyncio.to_thread(one.verify)
     assert verified.returncode == 0, verified.stdout
+
+
+async def test_a_node_that_is_told_to_end_gives_its_lines_back(
+    gateway: Start, upstream: UpstreamThread, count: Count
+) -> None:
+    """Its leases would last for an hour: the next node would have to wait for them."""
+    upstream.script.mode, upstream.script.delay_s = "late", 0.2
+    one = gateway(batches={"concurrency": 8, "lease_s": 3600, "poll_s": 0.2})
+    await asyncio.to_thread(one.start)
+    caller = Caller(one)
+    batch_id = await asyncio.to_thread(caller.start, 100)
+    await caller.until(batch_id, 20)
+    assert await asyncio.to_thread(one.stop) == 0
+    await asyncio.to_thread(one.start)
+    ended = await caller.until(batch_id, 101)
+    assert (ended["status"], ended["request_counts"]["completed"]) == ("completed", 100)
+    count(requests=100, results=ended["request_counts"]["completed"])

@@ -49,6 +49,14 @@ def warnings_in(body: str) -> list[str]:
             "are in one rule",
         ),
         (
+            "rules: [{id: a, effect: allow, subjects: {any: true}, actions: [batches.use], models: {any: true}}]",
+            "`batches.use` has no model",
+        ),
+        (
+            "rules: [{id: a, effect: allow, subjects: {any: true}, actions: [chat, batches.use], models: {any: true}}]",
+            "`chat` and `batches.use` are in one rule",
+        ),
+        (
             "rules: [{id: a, effect: deny, subjects: {any: true}, obligations: {maxOutputTokens: 1}}]",
             "a deny rule has no obligations",
         ),

@@ -114,6 +114,7 @@ def test_widening_the_conditions_of_a_grant_is_a_grant() -> None:
     [
         with_rule("{id: x, effect: allow, subjects: {roles: [auditor]}, actions: [chat], models: {groups: [small]}}"),
         with_rule("{id: x, effect: deny, subjects: {roles: [employee]}, actions: [audit.read]}"),
+        with_rule("{id: x, effect: allow, subjects: {roles: [auditor]}, actions: [batches.use]}"),
         TEXT.replace("actions: [engine.operate, models.read]", "actions: [models.read]"),
         TEXT.replace("large: [qwen2.5-coder-0.5b-instruct]", "large: [qwen2.5-coder-0.5b-instruct, another]"),
         TEXT + '\nroleBindings:\n  - {id: b, roles: [policy-admin], principals: ["https://idp.test#eva"]}\n',
