@@ -87,7 +87,7 @@ def from_gguf(metadata: Mapping[str, Any]) -> Vocabulary:
         )
     named = {metadata.get(f"tokenizer.ggml.{name}_token_id") for name in ("eos", "eot", "eom")}
     eos = {i for i in named if i is not None} | {i for i in control if tokens[i] in _END_OF_TURN}
-    template = metadata.get("tokenizer.chat_template")
+    template = _one_template(metadata.get("tokenizer.chat_template"), metadata.get("tokenizer.chat_template.tool_use"))
     return Vocabulary(tokenizer, kind == "gpt2", frozenset(eos), bos, frozenset(control), template)
 
 
@@ -176,13 +176,22 @@ def _content(token: str | Mapping[str, Any] | None) -> str | None:
 
 
 def _template(directory: Path, settings: Mapping[str, Any]) -> str | None:
-    file = directory / "chat_template.jinja"
+    file, more = directory / "chat_template.jinja", directory / "additional_chat_templates" / "tool_use.jinja"
     if file.is_file():
-        return file.read_text(encoding="utf-8")
+        default = file.read_text(encoding="utf-8")
+        return _one_template(default, more.read_text(encoding="utf-8") if more.is_file() else None)
     given = settings.get("chat_template")
-    if isinstance(given, list):
-        return next((entry["template"] for entry in given if entry.get("name") == "default"), None)
-    return given
+    if not isinstance(given, list):
+        return given
+    named = {entry.get("name"): entry.get("template") for entry in given}
+    return _one_template(named.get("default"), named.get("tool_use"))
+
+
+def _one_template(default: str | None, tool_use: str | None) -> str | None:
+    """Some models have a template of its own for conversations with tools."""
+    if not default or not tool_use:
+        return default or tool_use
+    return f"{{% if tools %}}{tool_use.rstrip(chr(10))}{{% else %}}{default.rstrip(chr(10))}{{% endif %}}"
 
 
 def _byte_signs() -> str:

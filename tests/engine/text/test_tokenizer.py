@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -285,6 +287,32 @@ def test_a_template_file_wins_over_the_settings(tmp_path: Path) -> None:
     write_tiny_model(tmp_path)
     (tmp_path / "chat_template.jinja").write_text("from the file")
     assert from_directory(tmp_path, (2,)).chat_template == "from the file"
+
+
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize("of", ["settings", "files", "gguf"])
+def test_a_template_for_tools_is_taken_where_tools_are_offered(tmp_path: Path, of: str) -> None:
+    write_tiny_model(tmp_path)
+    default, tool_use = "plain: {{ messages[0].content }}\n", "tools: {{ tools[0].function.name }} <tool_call>\n"
+    if of == "files":
+        (tmp_path / "chat_template.jinja").write_text(default)
+        (tmp_path / "additional_chat_templates").mkdir()
+        (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text(tool_use)
+    elif of == "settings":
+        named = [{"name": "default", "template": default}, {"name": "tool_use", "template": tool_use}]
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    vocabulary = from_directory(tmp_path, (2,))
+    if of == "gguf":
+        keys = {"tokenizer.chat_template": default, "tokenizer.chat_template.tool_use": tool_use}
+        signs = {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.tokens": ["a", "b"], "tokenizer.ggml.merges": []}
+        vocabulary = replace(vocabulary, chat_template=from_gguf({**signs, **keys}).chat_template)
+    tokenizer = ChatTokenizer(vocabulary, 300)
+    said = [{"role": "user", "content": "hola"}]
+    assert tokenizer.decode(tokenizer.apply_chat_template(said)) == "plain: hola"
+    assert tokenizer.decode(tokenizer.apply_chat_template(said, tools=[TOOL])) == "tools: f <tool_call>"
+    assert tokenizer.dialog.takes_tools
 
 
 def test_special_tokens_may_be_written_as_objects(tmp_path: Path) -> None:
