@@ -34,6 +34,8 @@ CATALOG = (
     ModelCard("smollm2-135m-instruct", "local", tier="small"),
     ModelCard("qwen2.5-coder-0.5b-instruct", "local", tier="large"),
     ModelCard("auto", "router", virtual=True),
+    ModelCard("all-minilm-l6-v2", "local", actions=("embeddings",)),
+    ModelCard("esclusa-guardrails", "guardrails", actions=("moderations",)),
 )
 ISSUER = "https://idp.test"
 

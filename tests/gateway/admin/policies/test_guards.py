@@ -290,7 +290,7 @@ PAST = [
 
 
 async def test_simulating_lists_the_decisions_that_would_flip(database_url: str) -> None:
-    text = TEXT.replace("models: {groups: [small, large, routed]}", "models: {groups: [small, routed]}").replace(
+    text = TEXT.replace("groups: [small, large, routed,", "groups: [small, routed,").replace(
         "  - name: an analyst uses the large model\n    given: {roles: [analyst], action: chat, "
         f"model: {LARGE}}}\n    expect: allow\n    rule: analyst-all\n",
         "",
