@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -113,6 +113,7 @@ COMMON = {
     "503": "a dependency is away; `retry-after` says when to come back",
 }
 """Of every route that needs a credential."""
+PLACE = "#/components/schemas/"
 FRAMEWORK_ERRORS = ("HTTPValidationError", "ValidationError")
 
 
@@ -172,11 +173,29 @@ def operation_id(path: str) -> str:
 
 
 def _schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:
-    """Put `model` and what it is made of among the schemas; returns the reference to it."""
-    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
-    schemas |= schema.pop("$defs", {})
-    schemas[model.__name__] = schema
-    return {"$ref": f"#/components/schemas/{model.__name__}"}
+    """Put `model` and what it is made of among the schemas; returns the reference to it. Of two of one name the second
+    is called by its owner too: OpenAI's and Anthropic's forms use the same words for different things."""
+    schema = model.model_json_schema(ref_template=PLACE + "{model}")
+    parts: dict[str, Any] = schema.pop("$defs", {}) | {model.__name__: schema}
+    names = {
+        name: name if schemas.get(name, part) == part else f"{model.__name__}{name}" for name, part in parts.items()
+    }
+    for name, part in parts.items():
+        schemas[names[name]] = _renamed(part, names)
+    return {"$ref": PLACE + names[model.__name__]}
+
+
+def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
+    if isinstance(schema, list):
+        return [_renamed(inner, names) for inner in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {
+        key: PLACE + names.get(inner.removeprefix(PLACE), inner.removeprefix(PLACE))
+        if key == "$ref" and isinstance(inner, str)
+        else _renamed(inner, names)
+        for key, inner in schema.items()
+    }
 
 
 def _headers(described: dict[str, str]) -> dict[str, Any]:

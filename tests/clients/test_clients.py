@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from gateway.local.issuer import DevIssuer
 from gateway.places import default_policy
@@ -32,18 +33,20 @@ from tests.fakes.stage import (  # noqa: F401
 
 HERE = Path(__file__).parent
 CHAT, EMBEDDING = "qwen2.5-coder-0.5b-instruct", "all-minilm-l6-v2"
-LIMIT_S = 280
+LIMIT_S = 600
+ROLES = ("analyst", "employee")
+ADMINISTRATORS = ("platform-admin", "auditor", "policy-admin", "content-reader")
 SCRIPTS = {
     "main": ["openai_python", "anthropic_python", "langchain_client", "llamaindex_client", "instructor_client",
              "pydantic_ai_client", "openai_agents_client", "litellm_client", "llm_client", "smolagents_client",
-             "dspy_client", "outlines_client", "lm_eval_client"],
+             "dspy_client", "outlines_client", "lm_eval_client", "schemathesis_client"],
     "aider": ["aider_client"],
     "guidellm": ["guidellm_client"],
     "node": ["openai_node.mjs", "vercel_ai.mjs", "anthropic_node.mjs"],
 }  # fmt: skip
 """By environment: the folder `.venv-<name>` beside this file, or `node_modules`."""
 
-pytestmark = [pytest.mark.clients, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.clients, pytest.mark.timeout(700)]
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +76,7 @@ def stage(
                     **local,
                 },
             ),
+            "identity": {"providers": (issuer.provider_settings(),), "api_key_pepper": SecretStr("p" * 32)},
             "engine": {"device": "cpu", "kv_cache_bytes": 256 << 20, "max_num_seqs": 8},
         },
     )
@@ -111,7 +115,9 @@ def test_every_feature_of_the_client_works(stage: Stage, environment: str, scrip
         env={
             **{name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ},
             "ESCLUSA_URL": stage.url,
-            "ESCLUSA_KEY": stage.token("analyst", "employee"),
+            "ESCLUSA_KEY": stage.token(
+                "analyst", "employee", *(ADMINISTRATORS if script == "schemathesis_client" else ())
+            ),
             "ESCLUSA_CHAT_MODEL": CHAT,
             "ESCLUSA_EMBEDDING_MODEL": EMBEDDING,
             "ESCLUSA_TOKENIZER": str(demo_model(ENCODER)),
@@ -119,6 +125,7 @@ def test_every_feature_of_the_client_works(stage: Stage, environment: str, scrip
             "OPENAI_AGENTS_DISABLE_TRACING": "1",
             "HF_HUB_OFFLINE": "1",
             "DO_NOT_TRACK": "1",
+            **{name: os.environ[name] for name in ("ESCLUSA_FUZZ_REPORT", "ESCLUSA_FUZZ_CASES") if name in os.environ},
         },
         capture_output=True,
         text=True,

@@ -8,8 +8,9 @@ import threading
 from typing import Any
 
 import pytest
+from pydantic import BaseModel, create_model
 
-from gateway.api.openapi import Document
+from gateway.api.openapi import Document, _schema
 
 
 class Maker:
@@ -42,3 +43,20 @@ async def test_a_document_that_could_not_be_made_is_tried_again() -> None:
     with pytest.raises(ValueError, match="not now"):
         await document.text()
     assert json.loads(await document.text())["openapi"] == "3.1.0"
+
+
+def test_two_schemas_of_one_name_are_told_apart() -> None:
+    class Inner(BaseModel):
+        a: int
+
+    first = create_model("First", inner=(Inner, ...))
+    other = create_model("Inner", b=(str, ...))
+    second = create_model("Second", inner=(other, ...), list=(list[other], ...))  # type: ignore[valid-type]
+    schemas: dict[str, Any] = {}
+    assert _schema(schemas, first) == {"$ref": "#/components/schemas/First"}
+    assert _schema(schemas, second) == {"$ref": "#/components/schemas/Second"}
+    assert set(schemas["Inner"]["properties"]) == {"a"}
+    assert set(schemas["SecondInner"]["properties"]) == {"b"}
+    assert schemas["First"]["properties"]["inner"] == {"$ref": "#/components/schemas/Inner"}
+    assert schemas["Second"]["properties"]["inner"] == {"$ref": "#/components/schemas/SecondInner"}
+    assert schemas["Second"]["properties"]["list"]["items"] == {"$ref": "#/components/schemas/SecondInner"}
