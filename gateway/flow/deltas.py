@@ -1,12 +1,11 @@
 """An answer as it comes: one object for each thing that a backend says. Frozen, standard library only.
 
 A token is one delta; the last one of a choice travels inside its `ChoiceEnd`. A kind of delta is a class and a row of
-`DELTAS`: how it stands on OpenAI's wire, and which part of the answer it becomes. Backends give text alone so far.
-"""
+`DELTAS`: how it stands on OpenAI's wire, and which part of the answer it becomes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, TypeAlias
 
@@ -233,6 +232,22 @@ def content_of(deltas: Iterable[Delta]) -> Content:
     if not opened:
         return (TextPart(""),)
     return tuple([DELTAS[type(first)].part(first, "".join(texts)) for first, texts in opened])
+
+
+def deltas_from(content: Content, index: int = 0) -> Iterator[Delta]:
+    """Whole deltas that make these parts of an answer; nothing for parts that no answer has."""
+    calls = 0
+    for part in content:
+        match part:
+            case TextPart(text):
+                yield TextDelta(index, text)
+            case ReasoningPart(text):
+                yield ReasoningDelta(index, text)
+            case RefusalPart(text):
+                yield RefusalDelta(index, text)
+            case ToolCallPart(call_id, name, arguments):
+                yield ToolCallDelta(index, arguments, call=calls, call_id=call_id, name=name)
+                calls += 1
 
 
 def _call_fields(delta: ToolCallDelta) -> dict[str, Any]:

@@ -3,76 +3,94 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.flow.deltas import DELTAS, content_of
+from gateway.flow.deltas import DELTAS, content_of, deltas_from
 from gateway.flow.parts import Content
 from gateway.flow.values import Delta, TextDelta, ToolCallDelta
 
 
 @dataclass(slots=True)
 class HashedPart:
-    """A part of an answer that is not text alone."""
+    """All that one choice has of one kind, or one call of it."""
 
-    choice: int
-    first: Delta
+    call_id: str = ""
+    name: str = ""
     digest: Any = field(default_factory=hashlib.sha256)
 
-    def committed(self) -> bytes:
-        call_id, name = "", ""
-        if isinstance(self.first, ToolCallDelta):
-            call_id, name = self.first.call_id or "", self.first.name or ""
-        kind = DELTAS[type(self.first)].name
-        head = f"\x1e{self.choice}\x1f{kind}\x1f{len(call_id)}\x1f{call_id}\x1f{len(name)}\x1f{name}\x1f"
+    def committed(self, choice: int, kind: str) -> bytes:
+        named = [piece for text in (self.call_id, self.name) for piece in (str(len(text)), text)]
+        head = "\x1f".join([f"\x1e{choice}", kind, *named, ""])
         return head.encode("utf-8", "surrogatepass") + bytes(self.digest.digest())
 
 
 class Transcript:
     """Fed every delta that leaves, in order.
 
-    The digest of an answer that is text alone is that of its text. From the first delta of another kind on, each part
-    has a digest of its own, and the whole is the digest of those, with which choice, kind, call and function each is.
+    The digest of an answer that is text alone is that of its text, of all choices as it came. Any other's is made of a
+    digest of each kind of part of each choice, and of each call with its id and function: it comes out of the messages
+    that the caller has got, however they came.
     """
 
     def __init__(self, *, keep: bool) -> None:
         self._kept: dict[int, list[Delta]] | None = {} if keep else None
         self._text = hashlib.sha256()
-        self._parts: list[HashedPart] = []
-        self._latest: dict[int, HashedPart] = {}
+        self._parts: dict[tuple[int, str, int], HashedPart] = {}
+        """By choice, kind and call."""
+        self._plain = True
 
     def add(self, delta: Delta) -> None:
         if delta.is_empty:
             return
-        if self._parts or type(delta) is not TextDelta:
-            self._part_of(delta).digest.update(delta.text.encode())
+        raw = delta.text.encode()
+        if type(delta) is TextDelta:
+            self._text.update(raw)
         else:
-            self._text.update(delta.text.encode())
+            self._plain = False
+        self._part_of(delta).digest.update(raw)
         if self._kept is not None:
             self._kept.setdefault(delta.index, []).append(delta)
 
     def digest(self) -> bytes:
-        if not self._parts:
+        if self._plain:
             return self._text.digest()
-        parts = b"".join([part.committed() for part in self._parts])
-        return hashlib.sha256(b"parts\x1f" + self._text.digest() + parts).digest()
+        parts = [
+            part.committed(choice, kind)
+            for (choice, kind, _), part in sorted(self._parts.items(), key=lambda item: item[0])
+        ]
+        return hashlib.sha256(b"parts" + b"".join(parts)).digest()
 
     @property
     def calls(self) -> int:
         """How many calls of tools there are in it."""
-        return sum(isinstance(part.first, ToolCallDelta) for part in self._parts)
+        return sum(kind == _CALL for _, kind, _ in self._parts)
 
     def contents(self) -> tuple[Content, ...] | None:
         """By choice; None where nothing is kept."""
-        kept: Mapping[int, list[Delta]] | None = self._kept
+        kept = self._kept
         if kept is None:
             return None
         return tuple([content_of(kept.get(index, ())) for index in range(max(kept, default=-1) + 1)])
 
     def _part_of(self, delta: Delta) -> HashedPart:
-        latest = self._latest.get(delta.index)
-        if latest is None or not delta.goes_on(latest.first):
-            latest = self._latest[delta.index] = HashedPart(delta.index, delta)
-            self._parts.append(latest)
-        return latest
+        place = (delta.index, DELTAS[type(delta)].name, delta.call if isinstance(delta, ToolCallDelta) else 0)
+        part = self._parts.get(place)
+        if part is None:
+            part = self._parts[place] = HashedPart()
+            if isinstance(delta, ToolCallDelta):
+                part.call_id, part.name = delta.call_id or "", delta.name or ""
+        return part
+
+
+_CALL = DELTAS[ToolCallDelta].name
+
+
+def response_digest(choices: Sequence[Content]) -> bytes:
+    """Of an answer that somebody has got, by choice."""
+    transcript = Transcript(keep=False)
+    for index, content in enumerate(choices):
+        for delta in deltas_from(content, index):
+            transcript.add(delta)
+    return transcript.digest()

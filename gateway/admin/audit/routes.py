@@ -35,7 +35,6 @@ from gateway.audit.comparison import compare
 from gateway.audit.reader import MAX_LIMIT, AuditReader, EventFilter, Page
 from gateway.audit.request_view import request_views
 from gateway.errors import InvalidRequest, NotFound, NotPermitted, Unavailable
-from gateway.flow.values import Message
 
 PERMISSION = "audit.read"
 DEFAULT_RANGE = timedelta(hours=24)
@@ -136,8 +135,8 @@ def routes(reader: AuditReader, guard: PermissionGuard, policies: PolicyVersions
             if reader.commitments is None:
                 raise Unavailable("This gateway has no key to compare with.", code="audit_unavailable")
             salt = await reader.salt_of(event_id)
-            turns = [Message.of_text(turn.role, turn.content) for turn in body.messages]
-            verdict = compare(found, salt, reader.commitments, body.kind, body.text, turns)
+            messages, tools = body.chat()
+            verdict = compare(found, salt, reader.commitments, body.kind, body.text, messages, tools)
             event.diff = {"kind": body.kind, "verdict": verdict}
         return Comparison(event_id=event_id, kind=body.kind, verdict=verdict)
 

@@ -9,6 +9,10 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from gateway.admin.bodies import AdminBody
+from gateway.api.chat_messages import ChatMessage, messages_of
+from gateway.api.tool_params import MAX_TOOLS, FunctionTool, tools_of
+from gateway.errors import InvalidRequest
+from gateway.flow.values import Message, ToolSpec
 
 
 class EventView(BaseModel):
@@ -55,17 +59,23 @@ class EventView(BaseModel):
     ttft_us: int | None
 
 
-class PresentedTurn(AdminBody):
-    role: Literal["system", "user", "assistant", "tool", "developer"]
-    content: str = Field(max_length=1_000_000)
-
-
 class Presented(AdminBody):
-    """A text that somebody says was asked or answered."""
+    """A text, or messages of the chat API, that somebody says were asked or answered."""
 
     kind: Literal["prompt", "response"] = "prompt"
     text: str | None = Field(None, max_length=1_000_000)
-    messages: tuple[PresentedTurn, ...] = Field((), max_length=2048, fail_fast=True, description="a whole chat")
+    messages: list[ChatMessage] = Field(
+        [], max_length=2048, fail_fast=True, description="a whole chat; of an answer, its choices in order"
+    )
+    tools: list[FunctionTool] = Field([], max_length=MAX_TOOLS, fail_fast=True, description="that the chat offered")
+
+    def chat(self) -> tuple[tuple[Message, ...], tuple[ToolSpec, ...]]:
+        """Raises `InvalidRequest` for what no chat could hold."""
+        try:
+            return messages_of(self.messages), tools_of(self.tools)
+        except InvalidRequest as error:
+            error.status = 422
+            raise
 
 
 class Comparison(BaseModel):

@@ -89,19 +89,63 @@ def test_nothing_is_stored_where_policy_asks_for_nothing(stage: Stage) -> None:
 
 def test_a_text_that_somebody_presents_is_compared_with_the_record(stage: Stage) -> None:
     intent, completion = stage.records(ask(stage, "plain"))
-    headers = stage.headers("auditor", sub="u-auditor")
+    answered = [{"role": "assistant", "content": "Hola, mundo!"}]
+    assert verdict(stage, intent, text=QUESTION) == "match"
+    assert verdict(stage, intent, messages=[{"role": "user", "content": QUESTION}]) == "match"
+    assert verdict(stage, intent, text=QUESTION + " ") == "no_match"
+    assert verdict(stage, completion, kind="response", text="Hola, mundo!") == "match"
+    assert verdict(stage, completion, kind="response", messages=answered) == "match"
+    assert verdict(stage, intent, kind="response", text="Hola, mundo!") == "not_recorded"
 
-    def verdict(row: dict[str, Any], **body: Any) -> str:
-        url = f"{stage.url}/admin/v1/audit/events/{row['event_id']}:compare"
-        answer = httpx2.post(url, json=body, headers=headers)
-        assert answer.status_code == 200, answer.text
-        return str(answer.json()["verdict"])
 
-    assert verdict(intent, text=QUESTION) == "match"
-    assert verdict(intent, messages=[{"role": "user", "content": QUESTION}]) == "match"
-    assert verdict(intent, text=QUESTION + " ") == "no_match"
-    assert verdict(completion, kind="response", text="Hola, mundo!") == "match"
-    assert verdict(intent, kind="response", text="Hola, mundo!") == "not_recorded"
+TOOL = {
+    "type": "function",
+    "function": {"name": "saldo", "parameters": {"type": "object", "properties": {"de": {"type": "string"}}}},
+}
+ARGUMENTS = '{"de": "Muñoz"}'
+
+
+def called(arguments: str) -> dict[str, Any]:
+    call = {"id": "c1", "type": "function", "function": {"name": "saldo", "arguments": arguments}}
+    return {"role": "assistant", "content": "Veamos.", "tool_calls": [call]}
+
+
+@pytest.mark.parametrize("stream", [True, False], ids=["streamed", "whole"])
+def test_an_answer_that_calls_tools_is_compared_as_the_caller_has_got_it(stage: Stage, stream: bool) -> None:
+    named = {"index": 0, "id": "c1", "type": "function", "function": {"name": "saldo", "arguments": ""}}
+    stage.upstream.says = {
+        "message": called(ARGUMENTS),
+        "deltas": [
+            {"role": "assistant", "content": "Veamos."},
+            {"tool_calls": [named]},
+            *[{"tool_calls": [{"index": 0, "function": {"arguments": letter}}]} for letter in ARGUMENTS],
+        ],
+        "finish_reason": "tool_calls",
+    }
+    intent, completion = stage.records(ask(stage, "plain", stream=stream, tools=[TOOL]))
+    asked = [{"role": "user", "content": QUESTION}]
+    assert verdict(stage, intent, messages=asked, tools=[TOOL]) == "match"
+    assert verdict(stage, intent, messages=asked) == "no_match"
+    assert verdict(stage, completion, kind="response", messages=[called(ARGUMENTS)]) == "match"
+    assert verdict(stage, completion, kind="response", messages=[called('{"de": "Nadie"}')]) == "no_match"
+    assert verdict(stage, completion, kind="response", text="Veamos.") == "no_match"
+
+
+def test_messages_that_no_chat_could_hold_are_not_compared(stage: Stage) -> None:
+    intent, _ = stage.records(ask(stage, "plain"))
+    url = f"{stage.url}/admin/v1/audit/events/{intent['event_id']}:compare"
+    orphan = {"role": "tool", "tool_call_id": "nobody", "content": "3"}
+    bad = [{"messages": [{"role": "user", "content": 3}]}, {"messages": [orphan], "tools": [TOOL, TOOL]}]
+    for body in bad:
+        answer = httpx2.post(url, json=body, headers=stage.headers("auditor", sub="u-auditor"))
+        assert answer.status_code == 422, answer.text
+
+
+def verdict(stage: Stage, row: dict[str, Any], **body: Any) -> str:
+    url = f"{stage.url}/admin/v1/audit/events/{row['event_id']}:compare"
+    answer = httpx2.post(url, json=body, headers=stage.headers("auditor", sub="u-auditor"), timeout=30)
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["verdict"])
 
 
 def test_an_auditor_reads_the_policy_that_a_record_names(stage: Stage) -> None:
