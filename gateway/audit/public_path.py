@@ -59,6 +59,7 @@ WORDS = frozenset(
         "reset",
         "responses",
         "input_items",
+        "input_tokens",
         "conversations",
         "items",
         "restore",

@@ -57,6 +57,7 @@ def test_models_list_gives_json_with_pinned_hashes() -> None:
     assert {row["id"]: row["sha256"][:8] for row in rows} == {
         "smollm2-135m-instruct": "b179c952",
         "qwen2.5-coder-0.5b-instruct": "1d961463",
+        "all-minilm-l6-v2": "82ca36a4",
     }
 
 

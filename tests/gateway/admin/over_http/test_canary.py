@@ -200,6 +200,11 @@ def test_every_word_of_our_own_routes_may_be_shown(stage: Stage) -> None:
         ("role-bindings/ana", "role-bindings/*"),
         ("policies/versions/3:restore", "policies/versions/3:restore"),
         ("engines/ana:pause", "engines/*:pause"),
+        (
+            "v1/responses/resp_0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a/input_items",
+            "v1/responses/resp_0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a/input_items",
+        ),
+        ("v1/conversations/conv_ana", "v1/conversations/*"),
         ("revocations/01a22de4-036b-71ec-ab41-31af08a57f6d", "revocations/01a22de4-036b-71ec-ab41-31af08a57f6d"),
     ],
 )
