@@ -82,7 +82,7 @@ WORDS = frozenset(
     }
 )
 _UUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
-_ID = re.compile(rf"\A(\d{{1,10}}|{_UUID}|(?:file-|batch_)[0-9a-f]{{32}})\Z")
+_ID = re.compile(rf"\A(\d{{1,10}}|{_UUID}|(?:file-|batch_|resp_|conv_)[0-9a-f]{{32}})\Z")
 _ETAG = re.compile(r'\A"?v?\d{1,10}(-[0-9a-f]{12})?"?\Z')
 
 
