@@ -45,13 +45,22 @@ class Transcript:
         if delta.is_empty:
             return
         raw = delta.text.encode()
+        if not self._parts and type(delta) is TextDelta and not delta.index:
+            self._text.update(raw)
+        else:
+            self._add_part(delta, raw)
+        if self._kept is not None:
+            self._kept.setdefault(delta.index, []).append(delta)
+
+    def _add_part(self, delta: Delta, raw: bytes) -> None:
+        if not self._parts:
+            # All so far was text of the first choice, whose digest is that of the whole; maybe none.
+            self._parts[0, _TEXT, 0] = HashedPart(digest=self._text.copy())
         if type(delta) is TextDelta:
             self._text.update(raw)
         else:
             self._plain = False
         self._part_of(delta).digest.update(raw)
-        if self._kept is not None:
-            self._kept.setdefault(delta.index, []).append(delta)
 
     def digest(self) -> bytes:
         if self._plain:
@@ -84,7 +93,7 @@ class Transcript:
         return part
 
 
-_CALL = DELTAS[ToolCallDelta].name
+_CALL, _TEXT = DELTAS[ToolCallDelta].name, DELTAS[TextDelta].name
 
 
 def response_digest(choices: Sequence[Content]) -> bytes:
