@@ -9,7 +9,7 @@ from typing import Any
 from fastapi import APIRouter, Request
 
 from gateway.api.answers import ModelList, ModelObject
-from gateway.api.anthropic.answers import ModelInfo, ModelPage
+from gateway.api.anthropic.answers import AnthropicModelPage, ModelInfo
 from gateway.api.anthropic.dialect import ANTHROPIC
 from gateway.api.anthropic.model_list import chat_models, model_info, page
 from gateway.api.http.dialects import dialect_in
@@ -50,7 +50,7 @@ def routes(identify: Callable[[Request], Awaitable[Principal]], authorizer: Auth
     @router.get(
         "/v1/models",
         summary="The models you may use; in Anthropic's form where `anthropic-version` is sent",
-        responses={200: {"model": ModelList | ModelPage}},
+        responses={200: {"model": ModelList | AnthropicModelPage}},
     )
     async def list_models(request: Request) -> dict[str, Any]:
         seen = await visible(request)

@@ -162,6 +162,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
                 },
             }
         }
+    _titled(schemas)
     return document
 
 
@@ -188,14 +189,19 @@ def _schema(schemas: dict[str, Any], model: type[BaseModel]) -> dict[str, str]:
 def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
     if isinstance(schema, list):
         return [_renamed(inner, names) for inner in schema]
+    if isinstance(schema, str) and schema.startswith(PLACE):
+        name = schema.removeprefix(PLACE)  # a reference, or one of a discriminator's mapping
+        return PLACE + names.get(name, name)
     if not isinstance(schema, dict):
         return schema
-    return {
-        key: PLACE + names.get(inner.removeprefix(PLACE), inner.removeprefix(PLACE))
-        if key == "$ref" and isinstance(inner, str)
-        else _renamed(inner, names)
-        for key, inner in schema.items()
-    }
+    return {key: _renamed(inner, names) for key, inner in schema.items()}
+
+
+def _titled(schemas: dict[str, Any]) -> None:
+    """Each by the name that it is referred to by: generators call their classes by the title."""
+    for name, schema in schemas.items():
+        if "title" in schema:
+            schema["title"] = name
 
 
 def _headers(described: dict[str, str]) -> dict[str, Any]:

@@ -24,7 +24,14 @@ from gateway.api.answers import (
     ReadinessView,
     TextCompletion,
 )
-from gateway.api.anthropic.answers import AnthropicError, MessageEvent, MessageView, ModelInfo, ModelPage, TokensView
+from gateway.api.anthropic.answers import (
+    AnthropicError,
+    AnthropicModelPage,
+    MessageEvent,
+    MessageView,
+    ModelInfo,
+    TokensView,
+)
 from gateway.api.openapi import HEADERS
 from tests.fakes.stage import Stage
 
@@ -179,7 +186,7 @@ def test_lists_of_models_are_as_described(stage: Stage) -> None:
     holds(ModelList, found)
     holds(ModelObject, found["data"][0])
     headers = {**stage.headers(), "anthropic-version": "2023-06-01"}
-    holds(ModelPage, httpx2.get(f"{stage.url}/v1/models", headers=headers).json())
+    holds(AnthropicModelPage, httpx2.get(f"{stage.url}/v1/models", headers=headers).json())
     holds(ModelInfo, httpx2.get(f"{stage.url}/v1/models/tiny", headers=headers).json())
 
 
@@ -205,3 +212,21 @@ def test_the_policy_is_as_described(stage: Stage) -> None:
     author = stage.headers("policy-admin", sub="u-policy")
     shown = httpx2.get(f"{stage.url}/admin/v1/policies/current", headers=author).text
     assert isinstance(parse_policy(shown, name="shown", syntax="json"), PolicySet)
+
+
+def test_generators_get_one_name_for_each_schema_and_no_reference_to_another(document: dict[str, Any]) -> None:
+    """They call their classes by the titles, and two of one title end with neither."""
+    schemas = document["components"]["schemas"]
+    titles = {name: schema["title"] for name, schema in schemas.items() if "title" in schema}
+    assert titles == {name: name for name in titles}
+    assert [name for name in schemas if "__" in name] == []
+    for part in _inside(document):
+        if mapping := part.get("discriminator", {}).get("mapping"):
+            assert set(mapping.values()) == {option["$ref"] for option in part["oneOf"]}
+
+
+def _inside(value: Any) -> Iterator[dict[str, Any]]:
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        if isinstance(inner, dict):
+            yield inner
+        yield from _inside(inner)

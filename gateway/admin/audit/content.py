@@ -42,7 +42,7 @@ class ContentView(BaseModel):
     truncated: bool = Field(False, description="true when an answer was too large to be stored whole")
 
 
-class TextView(BaseModel):
+class RecordedTextView(BaseModel):
     kind: Literal["prompt", "response"]
     event_id: UUID = Field(description="the audit record that commits to it")
     state: Literal["readable", "erased", "key_missing", "damaged"]
@@ -56,7 +56,7 @@ class TextView(BaseModel):
 class RequestContent(BaseModel):
     object: Literal["audit.content"] = "audit.content"
     request_id: UUID
-    data: list[TextView] = Field(description="empty where policy asked for no content")
+    data: list[RecordedTextView] = Field(description="empty where policy asked for no content")
     content_level: str | None = Field(description="the `contentLogging` that held for the request")
     note: str | None = Field(None, description="why `data` is empty")
 
@@ -92,8 +92,8 @@ def routes(reader: ContentReader, guard: PermissionGuard) -> APIRouter:
     return router
 
 
-def _view(text: RecordedText) -> TextView:
-    return TextView.model_validate(asdict(text))
+def _view(text: RecordedText) -> RecordedTextView:
+    return RecordedTextView.model_validate(asdict(text))
 
 
 def _no_reason(*, missing: bool) -> InvalidRequest:

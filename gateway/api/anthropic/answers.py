@@ -127,7 +127,7 @@ class ModelInfo(Described):
     max_tokens: int
 
 
-class ModelPage(Described):
+class AnthropicModelPage(Described):
     data: list[ModelInfo]
     has_more: bool
     first_id: str | None

@@ -118,7 +118,7 @@ class FormatView(Described):
     strict: bool | None = None
 
 
-class TextView(Described):
+class TextFormatView(Described):
     format: FormatView
     verbosity: Literal["low", "medium", "high"]
 
@@ -160,7 +160,7 @@ class ResponseView(Described):
     service_tier: Literal["default"]
     store: bool = Field(description="whether it is, or will be, kept: false where policy says so or storage is away")
     temperature: float | None = Field(description="null: the model's own")
-    text: TextView
+    text: TextFormatView
     tool_choice: Literal["auto", "none", "required"] | ChosenTool
     tools: list[ToolView]
     top_logprobs: int
