@@ -13,7 +13,7 @@ from gateway.api.headers import tells_cached_tokens
 from gateway.api.text_offsets import TextOffsets
 from gateway.flow.answer import Bill
 from gateway.flow.deltas import content_of, delta_fields
-from gateway.flow.parts import message_fields
+from gateway.flow.parts import Content, TextPart, message_fields
 from gateway.flow.stages import Reserved
 from gateway.flow.values import ChoiceEnd, Chunk, Delta, PromptLogprobs, TokenLogprob, Usage
 
@@ -100,7 +100,7 @@ class ChatFormat:
         message = {"role": "assistant", "content": None, "refusal": None}
         return {
             "index": index,
-            "message": {**message, **both_names(message_fields(content_of(parts.deltas)))},
+            "message": {**message, **said_fields(content_of(parts.deltas))},
             "logprobs": _chat_logprobs(parts.logprobs) if parts.logprobs else None,
             "finish_reason": parts.finish_reason,
         }
@@ -139,8 +139,16 @@ def matched(stop_reason: str | int | None) -> dict[str, Any]:
     return {} if stop_reason is None else {"stop_reason": stop_reason}
 
 
+def said_fields(content: Content) -> Mapping[str, Any]:
+    """The fields of an answer: one text, whatever came between its pieces, and what a model has reasoned under both
+    names that clients read, DeepSeek's and vLLM's newer one."""
+    fields = message_fields(content)
+    if isinstance(fields["content"], list):
+        fields["content"] = "".join([part.text for part in content if isinstance(part, TextPart)])
+    return both_names(fields)
+
+
 def both_names(fields: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a model has reasoned under both names that clients read: DeepSeek's and vLLM's newer one."""
     reasoning = fields.get("reasoning_content")
     return fields if reasoning is None else {**fields, "reasoning": reasoning}
 

@@ -2,7 +2,7 @@
 
 A kind of part is a class and a row of `KINDS`: which of it a model reads as text, which bytes it carries, and how it
 stands in a message on OpenAI's wire. Digest, guardrails, audit, estimate, router, upstream and chat templates walk the
-parts by these rows only. The API serves text; what else is here it still refuses.
+parts by these rows only. Images and files are refused by the API: no model here takes them.
 """
 
 from __future__ import annotations
@@ -149,11 +149,16 @@ def message_fields(content: Content) -> dict[str, Any]:
     fields: dict[str, Any] = {"content": None}
     for part in content:
         for name, value in KINDS[type(part)].wire(part).items():
-            fields[name] = fields[name] + value if isinstance(fields.get(name), list) else value
+            joined = isinstance(fields.get(name), list) or (name in _WORDS and name in fields)
+            fields[name] = fields[name] + value if joined else value
     match fields["content"]:
         case [{"type": "text", "text": text}]:
             fields["content"] = text
     return fields
+
+
+_WORDS = frozenset({"reasoning_content", "refusal"})
+"""Fields of one text, for several parts as for one."""
 
 
 def digest_form(content: Content) -> str:

@@ -6,29 +6,30 @@ its window has released: a word later than the model made it.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 
 from gateway.errors import Unavailable
 from gateway.flow.values import ChoiceEnd, Chunk, Delta, Finding, ToolCallDelta
 from gateway.guardrails.actions import GuardrailActions, Tally
 from gateway.guardrails.scan import scan
-from gateway.guardrails.spans import mark
+from gateway.guardrails.spans import JsonText, Span, mark, without
 from gateway.guardrails.timebox import Between, NotInspected, Timebox
 from gateway.guardrails.window import Released, Window, in_slices
 
 AT_ONCE = 1024
 """Characters that are inspected without a thread: about a tenth of a millisecond."""
-_QUOTES = re.compile(r'\\.|"', re.DOTALL)
+Channel = tuple[type[Delta], int]
+"""Which part of a choice a delta goes on with: its kind, and the call where it is one."""
 
 
 @dataclass(slots=True)
 class Choice:
     latest: Delta
     window: Window = field(default_factory=lambda: Window(scan))
-    quoted: bool = False
-    """JSON answers: inside a string."""
+    json: JsonText = field(default_factory=JsonText)
     finished: bool = False
+    waiting: dict[Channel, tuple[Window, JsonText]] = field(default_factory=dict)
+    """Of the parts that others came between: a number may go on where they left off."""
 
 
 class AnswerGuard:
@@ -62,7 +63,7 @@ class AnswerGuard:
         choice = self._choices.get(delta.index)
         if choice is None:
             choice = self._choices[delta.index] = Choice(delta)
-        rest = () if delta.goes_on(choice.latest) else await self._rest(choice)
+        rest = () if delta.goes_on(choice.latest) else await self._turn(choice, delta)
         if isinstance(delta, ToolCallDelta):
             delta = self._named(delta)
         choice.latest, choice.finished = delta, choice.finished or last
@@ -72,14 +73,22 @@ class AnswerGuard:
         return (*rest, replace(delta, text=text))
 
     def _named(self, delta: ToolCallDelta) -> ToolCallDelta:
-        """A model can write anything as the name of a function; a name is short and comes whole."""
-        spans = scan(delta.name) if delta.name else []
+        """A model can write anything as the name of a function, an upstream as the id of a call; both come whole."""
+        if (category := self._hidden_in(delta.name)) is not None:
+            delta = replace(delta, name=mark(category))
+        if (category := self._hidden_in(delta.call_id, proven_only=True)) is not None:
+            delta = replace(delta, call_id=f"{mark(category)}{delta.call}")
+        return delta
+
+    def _hidden_in(self, text: str | None, *, proven_only: bool = False) -> str | None:
+        """The category that must not leave in it."""
+        spans = [span for span in scan(text) if span.certain or not proven_only] if text else []
         acts = [(span, self._actions.act(span)) for span in spans]
         for span, act in acts:
             self._tally.span(span, act, "answer")
             if act == "block" and self.blocked is None:
                 self.blocked = span.category
-        return replace(delta, name=mark(spans[0].category)) if any(act != "flag" for _, act in acts) else delta
+        return spans[0].category if any(act != "flag" for _, act in acts) else None
 
     async def flush(self) -> tuple[Chunk, ...]:
         """The rest of choices that a back end ended without a finish reason."""
@@ -93,8 +102,14 @@ class AnswerGuard:
     async def _rest(self, choice: Choice) -> tuple[Delta, ...]:
         """What is held of a part that has ended."""
         text = await self._through(choice, "", last=True)
-        choice.window, choice.quoted = Window(scan), False
         return (choice.latest.more(text),) if text and self._actions.rewrites else ()
+
+    async def _turn(self, choice: Choice, delta: Delta) -> tuple[Delta, ...]:
+        """From the part that grew to that of `delta`: what is held of the one, and the other as it was left."""
+        rest = await self._rest(choice)
+        choice.waiting[_channel(choice.latest)] = (choice.window, choice.json)
+        choice.window, choice.json = choice.waiting.pop(_channel(delta), (Window(scan), JsonText()))
+        return rest
 
     async def _through(self, choice: Choice, text: str, *, last: bool) -> str:
         window, held = choice.window, choice.window.held
@@ -116,32 +131,17 @@ class AnswerGuard:
         return "".join([self._shown(choice, one) for one in released])
 
     def _shown(self, choice: Choice, released: Released) -> str:
-        pieces, at, text = list[str](), 0, released.text
+        removed = list[Span]()
         for span in released.spans:
             act = self._actions.act(span)
             self._tally.span(span, act, "answer")
             if act == "block" and self.blocked is None:
                 self.blocked = span.category
-            if act == "flag":
-                continue
-            before = text[at : self._past_escape(choice, text, span.start)]
-            self._read_quotes(choice, before)
-            bare = self._is_json(choice) and not choice.quoted
-            pieces += (before, "null" if bare else mark(span.category))
-            at = span.end
-        self._read_quotes(choice, text[at:])
-        pieces.append(text[at:])
-        return "" if self.blocked is not None else "".join(pieces)
-
-    def _past_escape(self, choice: Choice, text: str, start: int) -> int:
-        """JSON answers: a span that begins inside an escape (`\\nana@…`) leaves the escape whole."""
-        if self._is_json(choice) and (len(text[:start]) - len(text[:start].rstrip("\\"))) % 2 == 1:
-            return start + (5 if text[start] == "u" else 1)
-        return start
-
-    def _read_quotes(self, choice: Choice, text: str) -> None:
-        if self._is_json(choice):
-            choice.quoted ^= sum(found == '"' for found in _QUOTES.findall(text)) % 2 == 1
+            if act != "flag":
+                removed.append(span)
+        cut = choice.json.without if self._is_json(choice) else without
+        shown = cut(released.text, removed)
+        return "" if self.blocked is not None else shown
 
     def _is_json(self, choice: Choice) -> bool:
         """Of the part that grows now: the arguments of a call always are."""
@@ -160,3 +160,7 @@ class AnswerGuard:
             )
         self._given_up = True
         self._tally.not_inspected("answer")
+
+
+def _channel(delta: Delta) -> Channel:
+    return type(delta), delta.call if isinstance(delta, ToolCallDelta) else 0

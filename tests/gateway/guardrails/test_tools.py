@@ -11,7 +11,17 @@ import pytest
 from gateway.flow.deltas import content_of
 from gateway.flow.parts import ToolCallPart, ToolResultPart
 from gateway.flow.tools import ToolSpec
-from gateway.flow.values import ChatRequest, ChoiceEnd, Chunk, Delta, Message, Obligations, TextDelta, ToolCallDelta
+from gateway.flow.values import (
+    ChatRequest,
+    ChoiceEnd,
+    Chunk,
+    Delta,
+    Message,
+    Obligations,
+    ReasoningDelta,
+    TextDelta,
+    ToolCallDelta,
+)
 from gateway.guardrails.actions import actions_of
 from gateway.guardrails.answers import AnswerGuard
 from gateway.guardrails.prompts import Prompts
@@ -98,3 +108,70 @@ async def test_a_name_can_hide_nothing(timebox: Timebox) -> None:
     guard, deltas = await heard(timebox, ToolCallDelta(call_id="c", name=f"f {NIF}"))
     assert NIF not in str(deltas)
     assert [found.category for found in guard.findings] == ["es_nif"]
+
+
+CARD = "4533122960164788"
+
+
+def history(call_id: str = "c", name: str = "f", arguments: str = "{}") -> ChatRequest:
+    return replace(ASK, messages=(*ASK.messages, Message("assistant", (ToolCallPart(call_id, name, arguments),))))
+
+
+@pytest.mark.parametrize("request_", [history(call_id=CARD), history(name=f"buscar_{NIF}")], ids=["id", "name"])
+def test_ids_and_names_of_calls_in_a_history_are_refused_rather_than_rewritten(request_: ChatRequest) -> None:
+    assert inspected(request_, redaction="redact").action == "block"  # type: ignore[attr-defined]
+    result = Message("tool", (ToolResultPart(CARD, "3"),))
+    assert inspected(replace(ASK, messages=(result,)), redaction="redact").action == "block"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "cleaned"),
+    [
+        (f'{{"t":{CARD}}}', '{"t":null}'),
+        (f'{{"t":"{CARD}"}}', '{"t":"[CARD]"}'),
+        (f'{{"a\\"b":"x","t":{CARD},"d":"{NIF}"}}', '{"a\\"b":"x","t":null,"d":"[ES_NIF]"}'),
+    ],
+)
+def test_arguments_of_a_history_stay_json(arguments: str, cleaned: str) -> None:
+    json.loads(arguments)
+    seen = inspected(history(arguments=arguments), redaction="redact")
+    (part,) = seen.request.messages[-1].content  # type: ignore[attr-defined]
+    assert part.arguments == cleaned
+
+
+async def test_an_id_can_hide_nothing(timebox: Timebox) -> None:
+    guard, deltas = await heard(
+        timebox,
+        ToolCallDelta(call_id=CARD, name="f", text="{}"),
+        ToolCallDelta(call=1, call_id=CARD, name="f", text="{}"),
+    )
+    assert CARD not in str(deltas)
+    assert [delta.call_id for delta in deltas if isinstance(delta, ToolCallDelta) and delta.name] == [
+        "[CARD]0",
+        "[CARD]1",
+    ]
+    assert {found.category for found in guard.findings} == {"card"}
+
+
+@pytest.mark.parametrize(
+    ("before", "between", "after"),
+    [
+        (TextDelta(text="4533 1229 "), ReasoningDelta(text="."), TextDelta(text="6016 4788.")),
+        (TextDelta(text="4533 1229 "), ToolCallDelta(call_id="c", name="f", text="{}"), TextDelta(text="6016 4788.")),
+        (
+            ToolCallDelta(call_id="a", name="f", text='{"x":"4533 1229 '),
+            ToolCallDelta(call=1, call_id="b", name="f", text="{}"),
+            ToolCallDelta(text='6016 4788"}'),
+        ),
+    ],
+    ids=["reasoning", "call", "calls"],
+)
+async def test_a_number_does_not_pass_because_another_part_comes_between(
+    timebox: Timebox, before: Delta, between: Delta, after: Delta
+) -> None:
+    guard, deltas = await heard(timebox, before, between, ChoiceEnd(after, "stop"))
+    assert [found.category for found in guard.findings] == ["card"]
+    assert "6016 4788" not in str([delta.text for delta in deltas])
+    for part in content_of(deltas):
+        if isinstance(part, ToolCallPart):
+            json.loads(part.arguments)
