@@ -48,6 +48,8 @@ class Process:
             stderr=subprocess.PIPE,
             text=True,
             env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            # Under `nohup` the tests inherit that SIGHUP is ignored, and so would this process.
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),
         )
 
     def wait_ready(self, timeout_s: float = 60.0) -> list[int]:
