@@ -3,6 +3,7 @@
 `Ops` below is the truth; each back end (`kernels/reference`, `kernels/cpu`, `kernels/triton`) offers functions of the
 same names and signatures, one op (or one tight family) per file, file names in `OP_FILES`. Knows tensors, rows, slots
 and blocks; must not know sequences, tenants or tokens of text. Signatures are stable; additions are optional keywords.
+The values that pass through are defined in `values.py` and `weights.py` and exported here.
 
 Rules that hold for all ops
 - `x` is `[rows, hidden]`, contiguous in its last dimension; sums run in float32, the result has the dtype of `x`.
@@ -14,10 +15,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from kernels.values import AttentionPlan as AttentionPlan
+from kernels.values import DecoderLayer as DecoderLayer
+from kernels.values import DecoderStack as DecoderStack
+from kernels.values import KVCache as KVCache
+from kernels.values import RowStats as RowStats
+from kernels.weights import E4M3_MAX as E4M3_MAX
+from kernels.weights import QUANTIZATIONS as QUANTIZATIONS
+from kernels.weights import CodedWeight as CodedWeight
+from kernels.weights import FloatWeight as FloatWeight
+from kernels.weights import IntWeight as IntWeight
+from kernels.weights import KernelError as KernelError
+from kernels.weights import PackedLinear as PackedLinear
+from kernels.weights import QuantizedWeight as QuantizedWeight
+from kernels.weights import Weight as Weight
+from kernels.weights import as_weights as as_weights
+from kernels.weights import check_quantization as check_quantization
+from kernels.weights import width as width
 
 OP_FILES: dict[str, str] = {
     "rms_norm": "rms_norm",
@@ -34,6 +53,7 @@ OP_FILES: dict[str, str] = {
     "paged_attention": "paged_attention",
     "pack_linear": "linear",
     "linear": "linear",
+    "quantize_rows": "quantize_rows",
     "embedding": "embedding",
     "pack_stack": "decoder",
     "decoder_stack": "decoder",
@@ -66,142 +86,6 @@ STACK_PARTS: tuple[str, ...] = (
 )
 """The ops that a decoder stack is made of. A fused stack is chosen only where its back end was chosen for all of these;
 elsewhere the reference stack calls the chosen ones, so that an op of any back end is reached."""
-
-QUANTIZATIONS: tuple[str | None, ...] = (None, "int8", "int4", "gguf")
-"""None: `dtype`. int8: W8A8, scale per output channel and per row. int4: groups of 32 with scale and minimum, 8-bit
-activations. gguf: the codes of the file as they are (needs `QuantizedWeight`), 8-bit activations."""
-
-
-class KernelError(ValueError):
-    """A tensor or argument that breaks a contract; the message carries what was found and what is accepted."""
-
-
-@dataclass(frozen=True, slots=True)
-class QuantizedWeight:
-    """Rows of GGUF blocks, untouched. `data` is uint8 `[out_features, bytes per row]`, `type` ggml's name (`Q4_K`)."""
-
-    data: Tensor
-    type: str
-    in_features: int
-
-    @property
-    def out_features(self) -> int:
-        return int(self.data.shape[0])
-
-
-Weight = Tensor | QuantizedWeight
-
-
-@dataclass(slots=True)
-class PackedLinear:
-    """A weight in its back end's private layout. Made by `pack_linear`, read only by `linear` of the same back end."""
-
-    out_features: int
-    in_features: int
-    dtype: torch.dtype
-    """Of activations in and out."""
-    quantization: str | None
-    deterministic: bool
-    bias: Tensor | None
-    data: Any
-    """Private to the back end."""
-    nbytes: int = 0
-
-
-@dataclass(slots=True)
-class KVCache:
-    """Keys and values of one layer for all blocks. The layout of `key` and `value` is the back end's own."""
-
-    key: Tensor
-    value: Tensor
-    num_blocks: int
-    block_size: int
-    num_kv_heads: int
-    head_dim: int
-
-    @property
-    def nbytes(self) -> int:
-        return self.key.nbytes + self.value.nbytes
-
-
-@dataclass(slots=True)
-class AttentionPlan:
-    """One step's batch geometry and work split, made once and shared by all layers.
-
-    Query i of sequence s is row `query_start[s] + i` and sits at position `kv_len[s] - query_len[s] + i`.
-    """
-
-    query_start: Tensor
-    kv_len: Tensor
-    block_tables: Tensor
-    block_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    deterministic: bool = False
-    data: Any = None
-    """Private to the back end."""
-
-    @property
-    def num_rows(self) -> int:
-        return int(self.query_start[-1])
-
-
-@dataclass(slots=True)
-class DecoderLayer:
-    """One pre-norm decoder layer: norm, qkv, (head norms), rope, attention, o, add+norm, gate_up, act*mul, down.
-
-    `qkv` stacks q `[num_heads*head_dim]`, k and v `[num_kv_heads*head_dim]` along its outputs; `gate_up` stacks gate
-    and up. Families with other wiring (sandwich norms, experts) call the single ops instead.
-    """
-
-    input_norm: Tensor
-    post_attention_norm: Tensor
-    qkv: PackedLinear
-    o: PackedLinear
-    gate_up: PackedLinear
-    down: PackedLinear
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    eps: float
-    scale: float
-    norm_offset: float = 0.0
-    activation: str = "silu"
-    """`silu` or `gelu_tanh`."""
-    q_norm: Tensor | None = None
-    k_norm: Tensor | None = None
-    window: int | None = None
-    softcap: float | None = None
-
-
-@dataclass(slots=True)
-class DecoderStack:
-    """Layers bound to their caches and rotary tables, ready to run in one call. Rebuild it when caches move."""
-
-    layers: Sequence[DecoderLayer]
-    caches: Sequence[KVCache]
-    cos: Tensor
-    sin: Tensor
-    data: Any = None
-    """Private to the back end."""
-
-
-@dataclass(slots=True)
-class RowStats:
-    """Evidence per row of raw logits, float32 `[rows]`; `rank` is int64 and counts from 1."""
-
-    logprob: Tensor
-    logsumexp: Tensor
-    entropy: Tensor
-    """Nats."""
-    margin: Tensor
-    """Difference of the two highest probabilities."""
-    rank: Tensor
-    """1 + how many tokens are strictly more likely than the asked one."""
-    top_ids: Tensor
-    """int64 `[rows, topk]`, most likely first; equal logits: lower id first."""
-    top_logprobs: Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,6 +194,14 @@ class Ops(Protocol):
         """`x @ weight.T + bias`; `out_dtype=torch.float32` for logits. `out` contiguous `[rows, outputs]` of that dtype
         is written and returned, to spare the system fresh pages for a large result."""
 
+    def quantize_rows(
+        self, x: Tensor, to: str, group: int | None = None, scale: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`(codes, scales)` of `x [rows, n]` with `x ~ codes * scales`: `to` is `int8` (symmetric, at most 127) or
+        `fp8` (e4m3, at most 448). `scales` is float32 `[rows, 1]`, or `[rows, n / group]`; `scale` sets all of them.
+        Codes are `x * (1 / scale)`, rounded to the nearest even and clamped. A row of zeros has codes of zero.
+        """
+
     def embedding(self, ids: Tensor, table: Weight, dtype: torch.dtype | None = None) -> Tensor:
         """Rows `ids` (int64 `[n]`) of `table`, dequantized if need be. An id out of range raises `KernelError`."""
 
@@ -373,21 +265,3 @@ def check_heads(name: str, num_heads: int, num_kv_heads: int) -> None:
 def check_even(name: str, x: Tensor) -> None:
     if x.dim() != 2 or x.shape[1] % 2:
         raise KernelError(f"{name}: x has shape {tuple(x.shape)}, expected [rows, 2n]")
-
-
-def check_quantization(weights: Sequence[Weight], quantization: str | None) -> None:
-    if quantization not in QUANTIZATIONS:
-        raise KernelError(f"quantization {quantization!r} is unknown; choose one of {QUANTIZATIONS}")
-    if quantization == "gguf" and not all(isinstance(w, QuantizedWeight) for w in weights):
-        raise KernelError("quantization 'gguf' keeps the codes of a GGUF file, but the weight is a plain tensor")
-    widths = {w.in_features if isinstance(w, QuantizedWeight) else int(w.shape[1]) for w in weights}
-    if len(widths) != 1:
-        raise KernelError(f"stacked weights need one input width, found {sorted(widths)}")
-
-
-def as_weights(weight: Weight | Sequence[Weight]) -> list[Weight]:
-    """One weight or several to stack, always as a non-empty list."""
-    weights = [weight] if isinstance(weight, (Tensor, QuantizedWeight)) else list(weight)
-    if not weights:
-        raise KernelError("pack_linear needs at least one weight")
-    return weights

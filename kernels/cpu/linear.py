@@ -14,12 +14,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from kernels.contracts import KernelError, PackedLinear, QuantizedWeight, Weight, as_weights, check_quantization
+from kernels.contracts import (
+    CodedWeight,
+    FloatWeight,
+    IntWeight,
+    KernelError,
+    PackedLinear,
+    QuantizedWeight,
+    Weight,
+    as_weights,
+    check_quantization,
+    width,
+)
 from kernels.cpu.grouped_weights import INT4_GROUP, GroupedWeight, quantize_int4, regroup
 from kernels.cpu.library import LinearStruct, is_bf16, lib, native
 from kernels.cpu.weight_memory import WeightMemory
 from kernels.gguf_formats import BLOCKS
-from kernels.reference.dequantize import dequantize
+from kernels.reference.dequantize import dequantize, rows_of
 
 KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "group4": 3, "group8": 4, "half": 5}
 MEMORY = WeightMemory()
@@ -50,9 +61,9 @@ def pack_linear(
     check_quantization(weights, quantization)
     if dtype is None:
         dtype = weights[0].dtype if isinstance(weights[0], Tensor) else torch.float32
-    outputs = sum(w.out_features if isinstance(w, QuantizedWeight) else int(w.shape[0]) for w in weights)
-    first = weights[0]
-    inputs = first.in_features if isinstance(first, QuantizedWeight) else int(first.shape[1])
+    weights = [dequantize(w) if isinstance(w, (IntWeight, FloatWeight)) else w for w in weights]
+    outputs = sum(int(w.shape[0]) if isinstance(w, Tensor) else w.out_features for w in weights)
+    inputs = width(weights[0])
     if bias is not None and bias.shape != (outputs,):
         raise KernelError(f"pack_linear: bias {tuple(bias.shape)}, expected ({outputs},)")
     struct = LinearStruct(n=outputs, k=inputs, group=INT8_GROUP)
@@ -102,13 +113,10 @@ def _slabs(weights: list[Weight]) -> Iterator[tuple[int, Weight]]:
     """(first output row, slab) over all stacked weights."""
     row = 0
     for weight in weights:
-        total = weight.out_features if isinstance(weight, QuantizedWeight) else int(weight.shape[0])
+        total = int(weight.shape[0]) if isinstance(weight, Tensor) else weight.out_features
         for start in range(0, total, SLAB):
-            stop = min(total, start + SLAB)
-            if isinstance(weight, QuantizedWeight):
-                yield row + start, QuantizedWeight(weight.data[start:stop], weight.type, weight.in_features)
-            else:
-                yield row + start, weight[start:stop]
+            some = slice(start, min(total, start + SLAB))
+            yield row + start, weight[some] if isinstance(weight, Tensor) else rows_of(weight, some)
         row += total
 
 
@@ -176,9 +184,11 @@ def _pack_groups(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, .
     return packed, scale, minimum
 
 
-def _regroup_or_round(weight: QuantizedWeight) -> GroupedWeight:
+def _regroup_or_round(weight: CodedWeight) -> GroupedWeight:
     """The file's own codes where it has any; int4 of the widened weight otherwise."""
-    return regroup(weight) if weight.type in BLOCKS else quantize_int4(dequantize(weight))
+    if isinstance(weight, QuantizedWeight) and weight.type in BLOCKS:
+        return regroup(weight)
+    return quantize_int4(dequantize(weight))
 
 
 def _common_form(weights: list[Weight]) -> tuple[int, int]:

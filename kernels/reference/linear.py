@@ -9,8 +9,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernels.contracts import KernelError, PackedLinear, QuantizedWeight, Weight, as_weights, check_quantization
+from kernels.contracts import (
+    CodedWeight,
+    FloatWeight,
+    IntWeight,
+    KernelError,
+    PackedLinear,
+    QuantizedWeight,
+    Weight,
+    as_weights,
+    check_quantization,
+)
 from kernels.reference.dequantize import dequantize
+from kernels.reference.quantize_rows import INT8_MAX, quantize_rows
 
 GROUP = 32
 
@@ -35,11 +46,12 @@ def pack_linear(
     if dtype is None:
         first = weights[0]
         dtype = first.dtype if isinstance(first, Tensor) else torch.float32
-    data: Tensor | Int8Weight | list[QuantizedWeight]
-    if quantization == "gguf":
-        data = [w for w in weights if isinstance(w, QuantizedWeight)]
-        out_features, in_features = sum(w.out_features for w in data), data[0].in_features
-        nbytes = sum(w.data.nbytes for w in data)
+    data: Tensor | Int8Weight | list[CodedWeight]
+    kept = [w for w in weights if not isinstance(w, Tensor)]
+    if quantization == "gguf" or isinstance(weights[0], (IntWeight, FloatWeight)):
+        data = kept
+        out_features, in_features = sum(w.out_features for w in kept), kept[0].in_features
+        nbytes = sum(w.nbytes for w in kept)
     else:
         full = torch.cat([w if isinstance(w, Tensor) else dequantize(w) for w in weights])
         out_features, in_features = full.shape
@@ -60,15 +72,38 @@ def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None
         raise KernelError(f"linear: x has shape {tuple(x.shape)}, expected [rows, {packed.in_features}]")
     if isinstance(packed.data, Int8Weight):
         y = _linear_int8(x, packed.data)
+    elif isinstance(packed.data, Tensor):
+        y = _product(x.float(), packed.data.float(), packed.deterministic)
     else:
-        weight = packed.data if isinstance(packed.data, Tensor) else torch.cat([dequantize(w) for w in packed.data])
-        weight = weight.float()
-        # One row at a time: a matrix product of another height may sum in another order.
-        rows = [row.unsqueeze(0) for row in x.float().unbind()] if packed.deterministic else [x.float()]
-        y = torch.cat([F.linear(row, weight) for row in rows]) if x.shape[0] else x.new_empty(0, packed.out_features)
+        y = torch.cat([_product(_rounded(x, w), dequantize(w), packed.deterministic) for w in packed.data], dim=1)
     if packed.bias is not None:
         y = y + packed.bias.float()
     return y.to(out_dtype or x.dtype) if out is None else out.copy_(y)
+
+
+def _product(x: Tensor, weight: Tensor, deterministic: bool) -> Tensor:
+    if not x.shape[0]:
+        return x.new_empty(0, weight.shape[0])
+    # One row at a time: a matrix product of another height may sum in another order.
+    rows = [row.unsqueeze(0) for row in x.unbind()] if deterministic else [x]
+    return torch.cat([F.linear(row, weight) for row in rows])
+
+
+def _rounded(x: Tensor, weight: CodedWeight) -> Tensor:
+    """`x` as the weight's format sees it: float32 `[rows, in]`, rounded to the codes of its activations."""
+    if isinstance(weight, QuantizedWeight) or weight.activations is None:
+        return x.float()
+    if isinstance(weight, IntWeight) and weight.input_zero:
+        assert weight.input_scale is not None
+        codes = (x.float() / weight.input_scale + weight.input_zero).round().clamp(-INT8_MAX - 1, INT8_MAX)
+        return (codes - weight.input_zero) * weight.input_scale
+    group = weight.block[1] if isinstance(weight, FloatWeight) and weight.block is not None else None
+    if group is not None and x.shape[1] % group:
+        # The last tile is narrower: zeros beside it change neither its largest value nor its codes.
+        x = F.pad(x, (0, group - x.shape[1] % group))
+    codes, scales = quantize_rows(x, weight.activations, group, weight.input_scale)
+    wide = codes.float() * scales.repeat_interleave(x.shape[1] // scales.shape[1], dim=1)
+    return wide[:, : weight.in_features]
 
 
 def quantize_int8(weight: Tensor) -> Int8Weight:
