@@ -36,8 +36,9 @@ from engine.ports import LoadedModel
 from engine.step import SampledToken, Step, StepResult, Work
 from engine.text.tokenizer import ChatTokenizer
 from engine.weights.loader import Checkpoint, open_checkpoint
+from engine.weights.quantized import quantization_on_load
 from engine.weights.untrusted import model_files
-from kernels.contracts import QUANTIZATIONS, KVCache
+from kernels.contracts import KVCache
 
 Progress = Callable[[str, float], None]
 PromptLogprob = tuple[int, float, int, tuple[tuple[int, float], ...]]
@@ -139,7 +140,8 @@ class ModelRunner:
 
     def _load(self, checkpoint: Checkpoint) -> Decoder:
         checkpoint.on_progress = lambda done, total: self._progress("weights", 100.0 * done / total)
-        source = WeightSource(checkpoint, self._ops, self._device, self._dtype, self._config.quantization)
+        quantization = quantization_on_load(self._config.quantization, checkpoint.format)
+        source = WeightSource(checkpoint, self._ops, self._device, self._dtype, quantization)
         with torch.inference_mode():
             return load_decoder(source)
 
@@ -288,9 +290,6 @@ def _require_sha256(found: str, expected: str | None) -> None:
 
 
 def _refuse_unsupported(config: EngineConfig) -> None:
-    if config.quantization not in QUANTIZATIONS:
-        known = ", ".join(str(name) for name in QUANTIZATIONS if name)
-        raise InvalidInput("quantization", config.quantization, f"must be one of {known}, or unset")
     if config.tensor_parallel_size != 1:
         raise InvalidInput(
             "tensor_parallel_size", config.tensor_parallel_size, "this build runs a model in one process"

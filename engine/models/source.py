@@ -13,12 +13,17 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel
 from engine.weights.loader import Checkpoint
-from kernels.contracts import KernelError, Ops, PackedLinear, Weight
+from engine.weights.stacking import stackable
+from kernels.contracts import FloatWeight, IntWeight, KernelError, Ops, PackedLinear, QuantizedWeight, Weight
+from kernels.reference.dequantize import dequantize
 
 
 @dataclass(frozen=True, slots=True)
 class WeightSource:
-    """`quantization` None keeps dense weights in `dtype`; `gguf` keeps the file's codes; others quantize on load."""
+    """`quantization` None keeps dense weights in `dtype`; `gguf` keeps the file's codes; others quantize on load.
+
+    A checkpoint that is stored quantized keeps its codes, and its dense matrices stay dense.
+    """
 
     checkpoint: Checkpoint
     ops: Ops
@@ -34,7 +39,7 @@ class WeightSource:
         if self.quantization == "gguf":
             codes = self.checkpoint.take_codes(name, (rows, columns))
             return replace(codes, data=codes.data.to(self.device))
-        return self.checkpoint.take(name, (rows, columns), self.dtype).to(self.device)
+        return on_device(self.checkpoint.take_weight(name, (rows, columns), self.dtype), self.device)
 
     def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: bool = False) -> PackedLinear:
         """Matrices `name.weight [rows, columns]` stacked along their rows into one product (fused qkv, gate_up)."""
@@ -44,11 +49,26 @@ class WeightSource:
 
     def dense_linear(self, name: str, rows: int, columns: int) -> PackedLinear:
         """Never quantized: for a router, whose rounding would change which experts run."""
-        weight = self.checkpoint.take(f"{name}.weight", (rows, columns), self.dtype).to(self.device)
-        return self.ops.pack_linear(weight, None, self.dtype)
+        stored = self.checkpoint.take_weight(f"{name}.weight", (rows, columns), self.dtype)
+        weight = stored if isinstance(stored, Tensor) else dequantize(stored).to(self.dtype)
+        return self.ops.pack_linear(weight.to(self.device), None, self.dtype)
 
     def pack(self, weights: Sequence[Weight], bias: Tensor | None = None) -> PackedLinear:
+        parts = stackable(weights, self.dtype)
+        coded = any(isinstance(part, (IntWeight, FloatWeight)) for part in parts)
         try:
-            return self.ops.pack_linear(list(weights), bias, self.dtype, self.quantization)
+            return self.ops.pack_linear(parts, bias, self.dtype, None if coded else self.quantization)
         except KernelError as error:
             raise UnsupportedModel(f"a matrix of this model cannot be packed: {error}") from error
+
+
+def on_device(weight: Weight, device: torch.device) -> Weight:
+    if isinstance(weight, Tensor):
+        return weight.to(device)
+    if isinstance(weight, QuantizedWeight):
+        return replace(weight, data=weight.data.to(device))
+    moved = replace(weight, codes=weight.codes.to(device), scale=weight.scale.to(device))
+    if isinstance(moved, FloatWeight):
+        return moved
+    zero = None if moved.zero is None else moved.zero.to(device)
+    return replace(moved, zero=zero, columns=None if moved.columns is None else moved.columns.to(device))

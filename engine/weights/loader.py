@@ -16,10 +16,11 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel, WeightsMismatch
 from engine.model_config import ModelConfig
+from engine.weights.formats.format import CodedFormat
 from engine.weights.gguf import GgufWeights
 from engine.weights.safetensors import SafetensorsWeights
 from engine.weights.untrusted import model_files
-from kernels.contracts import QuantizedWeight
+from kernels.contracts import CodedWeight, QuantizedWeight
 
 BytesProgress = Callable[[int, int], None]
 """Called with (bytes done, bytes in all)."""
@@ -48,6 +49,8 @@ class Checkpoint:
         self.raw_config = reader.config
         self.metadata: Mapping[str, Any] = reader.file.metadata if isinstance(reader, GgufWeights) else {}
         self._reader = reader
+        self.format: CodedFormat | None = reader.format if isinstance(reader, SafetensorsWeights) else None
+        self._coded: set[str] = set()
         self._unused = set(reader.names())
         self._available = frozenset(self._unused)
         self._total = sum(reader.nbytes(name) for name in self._unused)
@@ -68,6 +71,20 @@ class Checkpoint:
         self._accept(name, tuple(tensor.shape), shape)
         return tensor
 
+    def take_weight(self, name: str, shape: tuple[int, int], dtype: torch.dtype) -> Tensor | CodedWeight:
+        """The matrix `name` (`module.weight`) as it is stored: quantized where the file has codes, else in `dtype`.
+
+        Raises as `take` does, and UnsupportedModel for a layout that is not read.
+        """
+        module, reader = name.removesuffix(".weight"), self._reader
+        if self.format is None or not isinstance(reader, SafetensorsWeights) or not self.format.holds(module, reader):
+            return self.take(name, shape, dtype)
+        weight = self.format.read(module, shape, reader)
+        self._coded.add(module)
+        for suffix in self.format.suffixes:
+            self._use(f"{module}.{suffix}")
+        return weight
+
     def take_codes(self, name: str, shape: tuple[int, int]) -> QuantizedWeight:
         """The quantized blocks of the matrix `name`, unchanged. Raises UnsupportedModel when the file has none."""
         self._require(name)
@@ -84,6 +101,9 @@ class Checkpoint:
     def _accept(self, name: str, found: tuple[int, ...], expected: tuple[int, ...]) -> None:
         if found != expected:
             raise WeightsMismatch(f"tensor {name} has shape {str(found)[:80]}, expected {expected}")
+        self._use(name)
+
+    def _use(self, name: str) -> None:
         if name in self._unused:
             self._unused.discard(name)
             self._done += self._reader.nbytes(name)
@@ -96,9 +116,19 @@ class Checkpoint:
 
     def finish(self) -> None:
         """Raises WeightsMismatch when tensors were left unused: the model would silently be another one."""
+        self._unused = {name for name in self._unused if not self._means_nothing(name)}
         if self._unused:
             some = ", ".join(sorted(self._unused)[:5])
             raise WeightsMismatch(f"{len(self._unused)} tensors of the checkpoint are not used, among them {some}")
+
+    def _means_nothing(self, name: str) -> bool:
+        """What quantizers add: a bias of zeros to a matrix that has none, and scales of a cache that is not float8."""
+        if self.format is None:
+            return False
+        if name.endswith((".k_scale", ".v_scale", ".q_scale", ".output_scale")):
+            return True
+        module, _, part = name.rpartition(".")
+        return part == "bias" and module in self._coded and not self._reader.read(name, torch.float32).any()
 
     def sha256(self) -> str:
         """The file's hash; for a directory, the hash of the sorted `name:hash` lines of its weight files and config."""

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from engine.errors import UnsupportedModel, WeightsMismatch
 from engine.weights.finite import require_finite
-from engine.weights.quantized import refuse_codes, refuse_quantized
+from engine.weights.formats.format import CodedFormat
+from engine.weights.quantized import format_of, refuse_codes
 
 _INDEX = "model.safetensors.index.json"
 
@@ -26,7 +27,7 @@ class SafetensorsWeights:
 
     def __init__(self, directory: Path) -> None:
         self.config: Mapping[str, Any] = _read_config(directory)
-        refuse_quantized(self.config)
+        self.format: CodedFormat | None = format_of(self.config)
         self.files: tuple[Path, ...] = tuple(sorted(_shards(directory)))
         shards: list[Any] = [safe_open(str(file), framework="pt") for file in self.files]
         self._home = {name: shard for shard in shards for name in shard.keys()}  # noqa: SIM118  (not a mapping)
@@ -45,6 +46,16 @@ class SafetensorsWeights:
         require_finite(name, tensor)
         return tensor
 
+    def raw(self, name: str) -> Tensor:
+        """The tensor in its stored dtype: codes, scales, indices. Raises WeightsMismatch for NaN and infinity."""
+        tensor: Tensor = self._home[name].get_tensor(name)
+        if tensor.is_floating_point() and tensor.itemsize > 1:
+            require_finite(name, tensor)
+        return tensor
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._home
+
 
 def _read_config(directory: Path) -> Mapping[str, Any]:
     path = directory / "config.json"
@@ -61,7 +72,18 @@ def _read_config(directory: Path) -> Mapping[str, Any]:
         eos = _read_object(generation).get("eos_token_id")
         if eos is not None:
             config["eos_token_id"] = eos
+    if not config.get("quantization_config"):
+        config |= _separate_quantization(directory)
     return config
+
+
+def _separate_quantization(directory: Path) -> Mapping[str, Any]:
+    """Older exporters name the quantization in a file of its own."""
+    for name, method in (("quantize_config.json", "gptq"), ("quant_config.json", "awq")):
+        path = directory / name
+        if path.is_file():
+            return {"quantization_config": {"quant_method": method} | _read_object(path)}
+    return {}
 
 
 def _read_object(path: Path) -> dict[str, Any]:
@@ -95,7 +117,9 @@ def _shards(directory: Path) -> set[Path]:
 
 def _nbytes(shard: Any, name: str) -> int:
     part = shard.get_slice(name)
-    bits = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "BF16": 16, "F16": 16, "I16": 16}.get(part.get_dtype(), 8)
+    bits = {"F64": 64, "I64": 64, "F32": 32, "I32": 32, "U32": 32, "BF16": 16, "F16": 16, "I16": 16}.get(
+        part.get_dtype(), 8
+    )
     count = 1
     for size in part.get_shape():
         count *= size

@@ -92,10 +92,7 @@ def test_the_hash_changes_with_a_weight(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("quantization", "named"),
     [
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, r"AWQ \(4 bit, groups of 128\)"),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": True}, r"GPTQ \(4 bit, groups of 64\)"),
-        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "compressed-tensors"),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "FP8"),
+        ({"quant_method": "hqq", "bits": 4, "group_size": 128}, r"HQQ \(4 bit, groups of 128\)"),
         ({"quant_method": "bitsandbytes", "load_in_4bit": True}, "bitsandbytes"),
         ({"quant_method": "made-up"}, "made-up"),
         ("text instead of an object", "unknown"),
