@@ -203,7 +203,8 @@ class Ops(Protocol):
         """
 
     def embedding(self, ids: Tensor, table: Weight, dtype: torch.dtype | None = None) -> Tensor:
-        """Rows `ids` (int64 `[n]`) of `table`, dequantized if need be. An id out of range raises `KernelError`."""
+        """Rows `ids` (int64 `[n]`) of `table`, dequantized if need be. An id out of range raises `KernelError` where
+        ids are on the host, and gives a row of zeros where they are on a device."""
 
     def pack_stack(
         self, layers: Sequence[DecoderLayer], caches: Sequence[KVCache], cos: Tensor, sin: Tensor

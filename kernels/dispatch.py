@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -31,6 +32,8 @@ class Availability:
     usable: bool
     reason: str = ""
     detail: str = ""
+    by_name_only: bool = False
+    """Whether `auto` passes it over: it runs, but slower than any other."""
 
 
 class LoadedOps:
@@ -64,7 +67,10 @@ def load(
         raise KernelError(f"back end {backend!r} is unknown; choose auto, {', '.join(PROBES)}")
     if backend != "auto" and not found[backend].usable:
         raise KernelError(f"back end {backend!r} cannot run on {where}: {found[backend].reason}")
-    order = [name for name in PROBES if found[name].usable] if backend == "auto" else [backend, "reference"]
+    automatic = [name for name in PROBES if found[name].usable and not found[name].by_name_only]
+    order = automatic if backend == "auto" else [backend, "reference"]
+    if order[0] == "triton" and found["triton"].by_name_only:
+        importlib.import_module("kernels.triton.interpreter").make_exact()
     if threads is not None and order[0] == "cpu":
         importlib.import_module("kernels.cpu.library").THREADS.own(None if threads == "auto" else threads)
     selected = _select(order)
@@ -120,14 +126,19 @@ def _why_off(name: str, op: str, availability: Availability, asked: str, selecte
         return "has no such op"
     if op in STACK_OPS and (parts := [part for part in STACK_PARTS if selected[part] != name]):
         return f"runs its own ops alone, and {selected[parts[0]]} was chosen for {parts[0]}"
+    if availability.by_name_only and asked == "auto":
+        return "it is interpreted, which is for tests: ask for it by name"
     return f"back end {asked!r} was asked for" if asked != "auto" else "a faster back end was found"
 
 
 def _probe_triton(device: torch.device) -> Availability:
-    if device.type != "cuda":
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type != "cuda" and not interpreted:
         return Availability(False, f"device is {device.type}, not cuda")
     if importlib.util.find_spec("triton") is None:
         return Availability(False, "the triton package is not installed (pip install 'esclusa[gpu]')")
+    if interpreted:
+        return Availability(True, detail="interpreted (TRITON_INTERPRET=1)", by_name_only=True)
     return Availability(True, detail=torch.cuda.get_device_name(device))
 
 
