@@ -9,19 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 
 from kernels.contracts import KernelError
 
-Pointer = Any
-i32 = int
-i64 = int
-f32 = float
-"""Annotations of kernel arguments; Triton reads their names."""
+if TYPE_CHECKING:
+    Pointer = Any
+    Block = Any
+    i32 = int
+    i64 = int
+    f32 = float
+else:
+    # Names in a kernel's source must be constants of Triton, those of annotations included.
+    Pointer, Block, i32, i64, f32 = (tl.constexpr(name) for name in ("pointer", "block", "i32", "i64", "fp32"))
 Constant = int | float | bool | str | None
 ALIGNMENT = 16
 """Bytes. Triton compiles other code for pointers that are aligned: what is compiled ahead assumes it."""
@@ -86,7 +91,8 @@ class Kernel:
 
 
 def kernel(function: Callable[..., None]) -> Kernel:
-    """Decorator of a Triton kernel. Arguments: `Pointer`, `i32`, `i64`, `f32` or `tl.constexpr`."""
+    """Decorator of a Triton kernel. Arguments: `Pointer`, `i32`, `i64`, `f32` or `tl.constexpr`; values in functions
+    that kernels call: `Block`."""
     annotations = {name: str(kind) for name, kind in function.__annotations__.items() if name != "return"}
     scalars = {name: SCALARS[kind] for name, kind in annotations.items() if kind in SCALARS}
     # Triton reads a type by its own name.

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels.contracts import KernelError
-from kernels.triton.launch import Constant, Pointer, Schedule, device_function, i64, kernel, launch
+from kernels.triton.launch import Block, Constant, Pointer, Schedule, device_function, i64, kernel, launch
 
 HEADS = 8
 """Heads of a program: they share one row of the tables."""
@@ -46,12 +44,12 @@ def rotate_heads(
 @device_function
 def _rotate(
     base: Pointer,
-    head: Any,
-    wanted: Any,
-    column: Any,
-    turned: Any,
-    c: Any,
-    s: Any,
+    head: Block,
+    wanted: Block,
+    column: Block,
+    turned: Block,
+    c: Block,
+    s: Block,
     DIM: tl.constexpr,
     HALF: tl.constexpr,
 ) -> None:
