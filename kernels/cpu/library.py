@@ -28,6 +28,7 @@ class LinearStruct(ctypes.Structure):
         ("group_scale", c_void_p),
         ("group_min", c_void_p),
         ("bias", c_void_p),
+        ("columns", c_void_p),
     )
 
 

@@ -27,14 +27,11 @@ from kernels.contracts import (
     width,
 )
 from kernels.cpu.grouped_weights import INT4_GROUP, GroupedWeight, quantize_int4, regroup
+from kernels.cpu.integer_weights import KINDS, MEMORY, PANEL, native_group, pack_integers, panels
 from kernels.cpu.library import LinearStruct, is_bf16, lib, native
-from kernels.cpu.weight_memory import WeightMemory
 from kernels.gguf_formats import BLOCKS
 from kernels.reference.dequantize import dequantize, rows_of
 
-KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "group4": 3, "group8": 4, "half": 5}
-MEMORY = WeightMemory()
-PANEL = 32
 HALF_STEP = 16
 INT8_GROUP = 32
 """Inputs that share one activation scale under int8: outliers then cost precision in their own group only."""
@@ -61,7 +58,9 @@ def pack_linear(
     check_quantization(weights, quantization)
     if dtype is None:
         dtype = weights[0].dtype if isinstance(weights[0], Tensor) else torch.float32
-    weights = [dequantize(w) if isinstance(w, (IntWeight, FloatWeight)) else w for w in weights]
+    integers = _integers(weights)
+    if not integers:
+        weights = [dequantize(w) if isinstance(w, (IntWeight, FloatWeight)) else w for w in weights]
     outputs = sum(int(w.shape[0]) if isinstance(w, Tensor) else w.out_features for w in weights)
     inputs = width(weights[0])
     if bias is not None and bias.shape != (outputs,):
@@ -70,7 +69,9 @@ def pack_linear(
     grouped = quantization == "int4" or (
         quantization == "gguf" and all(isinstance(w, QuantizedWeight) and w.type in BLOCKS for w in weights)
     )
-    if grouped:
+    if integers:
+        tensors = pack_integers(integers, struct)
+    elif grouped:
         tensors = _pack_groups(weights, struct)
     elif quantization == "int8":
         tensors = _pack_int8(weights, struct)
@@ -79,7 +80,7 @@ def pack_linear(
     else:
         tensors = _pack_float(weights, struct, bf16=dtype is torch.bfloat16)
     if bias is not None:
-        padded = torch.zeros(_panels(outputs) * PANEL)
+        padded = torch.zeros(panels(outputs) * PANEL)
         padded[:outputs] = bias.float()
         struct.bias = padded.data_ptr()
         tensors = (*tensors, padded)
@@ -105,8 +106,10 @@ def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None
     return y.to(wanted)
 
 
-def _panels(outputs: int) -> int:
-    return -(-outputs // PANEL)
+def _integers(weights: Sequence[Weight]) -> list[IntWeight]:
+    """The weights, where the kernels run their codes; none where they have to be widened."""
+    found = [weight for weight in weights if isinstance(weight, IntWeight)]
+    return found if len(found) == len(weights) and native_group(found) else []
 
 
 def _slabs(weights: list[Weight]) -> Iterator[tuple[int, Weight]]:
@@ -122,7 +125,7 @@ def _slabs(weights: list[Weight]) -> Iterator[tuple[int, Weight]]:
 
 def _pack_float(weights: list[Weight], struct: LinearStruct, *, bf16: bool) -> tuple[Tensor, ...]:
     width = -(-struct.k // 2) * 2 if bf16 else struct.k
-    packed = MEMORY.zeros(_panels(struct.n) * PANEL * width, torch.bfloat16 if bf16 else torch.float32)
+    packed = MEMORY.zeros(panels(struct.n) * PANEL * width, torch.bfloat16 if bf16 else torch.float32)
     for row, slab in _slabs(weights):
         source = native(slab if isinstance(slab, Tensor) else dequantize(slab))
         lib().esc_pack_float(
@@ -133,7 +136,7 @@ def _pack_float(weights: list[Weight], struct: LinearStruct, *, bf16: bool) -> t
 
 
 def _pack_half(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...]:
-    rows = _panels(struct.n) * PANEL
+    rows = panels(struct.n) * PANEL
     packed = MEMORY.zeros(rows * (-(-struct.k // HALF_STEP) * HALF_STEP), torch.float16)
     scale = torch.zeros(rows)
     for row, slab in _slabs(weights):
@@ -146,7 +149,7 @@ def _pack_half(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...
 
 
 def _pack_int8(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...]:
-    rows = _panels(struct.n) * PANEL
+    rows = panels(struct.n) * PANEL
     packed = MEMORY.zeros(rows * (-(-struct.k // 8) * 8), torch.uint8)
     scale = torch.zeros(rows)
     for row, slab in _slabs(weights):
@@ -160,7 +163,7 @@ def _pack_int8(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...
 
 def _pack_groups(weights: list[Weight], struct: LinearStruct) -> tuple[Tensor, ...]:
     group, bits = _common_form(weights)
-    rows, groups = _panels(struct.n) * PANEL, struct.k // group
+    rows, groups = panels(struct.n) * PANEL, struct.k // group
     packed = MEMORY.zeros(rows * struct.k * bits // 8, torch.uint8)
     scale, minimum = MEMORY.zeros(rows * groups, torch.float16), MEMORY.zeros(rows * groups, torch.float16)
     for row, slab in _slabs(weights):

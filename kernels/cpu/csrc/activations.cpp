@@ -102,8 +102,15 @@ void pack_block(const Linear& l, const RowBlocks& blocks, int64_t block, const f
   row_codes.resize(k_padded + LANES);
   int8_t* codes = row_codes.data();
   int32_t* a = (int32_t*)((int8_t*)into.codes + first * k_padded);
+  thread_local std::vector<float> sorted;
+  if (l.columns) sorted.resize(l.k);
   for (int r = 0; r < height; r++) {
-    quantise_row(l, x + r * stride, codes, into.scale + first * groups + r, into.offset + first * groups + r, height);
+    const float* row = x + r * stride;
+    if (l.columns) {
+      for (int64_t k = 0; k < l.k; k++) sorted[k] = row[l.columns[k]];
+      row = sorted.data();
+    }
+    quantise_row(l, row, codes, into.scale + first * groups + r, into.offset + first * groups + r, height);
     for (int64_t k = 0; k < k_padded / 4; k++) memcpy(a + k * height + r, codes + 4 * k, 4);
   }
 }

@@ -41,6 +41,7 @@ struct Linear {
   const uint16_t* group_scale;
   const uint16_t* group_min;
   const float* bias;
+  const int32_t* columns;  // quantised kinds: input of the product -> place in the row of activations; null: the same
 };
 
 // Rows are cut into blocks of nearly equal height, at most what the registers hold: half as many where integer and float

@@ -38,10 +38,13 @@ struct Ahead {
   }
 };
 constexpr int64_t AHEAD_INPUTS = 16;
+constexpr int64_t RUN = 32;  // inputs of a group that are multiplied between two calls
+inline bool in_runs(const Linear& l) { return (l.kind == GROUP4 || l.kind == GROUP8) && l.group % RUN == 0; }
 constexpr int64_t NEAR = 1024;  // bytes between what is multiplied and what moves from the L2 to the L1 cache
 // How often one tile calls `step`.
 inline int64_t ahead_steps(const Linear& l) {
   if (l.kind == HALF) return padded_k(l) / 4;
+  if (in_runs(l)) return l.k / RUN;
   return quantised(l) ? groups_of(l) : (padded_k(l) + AHEAD_INPUTS - 1) / AHEAD_INPUTS;
 }
 
@@ -210,16 +213,19 @@ struct Tile<GROUP4, R, V> {
   static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
                   int64_t stride, int64_t column, int64_t apart, Ahead& ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
-    const int64_t groups = groups_of(l), eights = l.group / 8;
+    const int64_t groups = groups_of(l), eights = l.group / 8, runs = in_runs(l) ? l.group / RUN : 0;
     nf sum[R][V] = {};
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
       ni dots[R][V] = {};
-      ahead.step();
-      if (eights == 4) {
+      if (runs) {
+        for (int64_t run = 0; run < runs; run++) {
+          ahead.step();
 #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) step_eight(a + 2 * i * R, w + i * PANEL * 4, stride, dots);
-        a += 8 * R, w += 4 * PANEL * 4;
+          for (int i = 0; i < 4; i++) step_eight(a + 2 * i * R, w + i * PANEL * 4, stride, dots);
+          a += 8 * R, w += 4 * PANEL * 4;
+        }
       } else {
+        ahead.step();
         for (int64_t k = 0; k < eights; k++, a += 2 * R, w += PANEL * 4) step_eight(a, w, stride, dots);
       }
       add_group<R, V>(l, g, groups, column, apart, scale, offset, dots, sum);
@@ -245,12 +251,12 @@ struct Tile<GROUP8, R, V> {
   static void run(const Linear& l, const void* codes, const float* scale, const float* offset, const char* w,
                   int64_t stride, int64_t column, int64_t apart, Ahead& ahead, float* out) {
     const int32_t* a = (const int32_t*)codes;
-    const int64_t groups = groups_of(l), quads = l.group / 4;
+    const int64_t groups = groups_of(l), quads = l.group / 4, every = in_runs(l) ? RUN / 4 : quads;
     nf sum[R][V] = {};
     for (int64_t g = 0; g < groups; g++, scale += R, offset += R) {
       ni dots[R][V] = {};
-      ahead.step();
       for (int64_t k = 0; k < quads; k++, a += R, w += PANEL * 4) {
+        if (k % every == 0) ahead.step();
 #pragma GCC unroll 8
         for (int v = 0; v < V; v++) {
           const nu b = native_load<nu>(panel_at(w, stride, v));
