@@ -17,7 +17,7 @@ from kernels.contracts import IntWeight, KernelError
 from kernels.cpu.library import LinearStruct, lib
 from kernels.cpu.weight_memory import WeightMemory
 
-KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "group4": 3, "group8": 4, "half": 5}
+KINDS = {"float32": 0, "bfloat16": 1, "int8": 2, "group4": 3, "group8": 4, "half": 5, "float8": 6}
 """`Kind` of `csrc/linear.h`."""
 MEMORY = WeightMemory()
 PANEL = 32

@@ -26,6 +26,7 @@ from kernels.contracts import (
     check_quantization,
     width,
 )
+from kernels.cpu.float_weights import native_tiles, pack_floats
 from kernels.cpu.grouped_weights import INT4_GROUP, GroupedWeight, quantize_int4, regroup
 from kernels.cpu.integer_weights import KINDS, MEMORY, PANEL, native_group, pack_integers, panels
 from kernels.cpu.library import LinearStruct, is_bf16, lib, native
@@ -58,8 +59,8 @@ def pack_linear(
     check_quantization(weights, quantization)
     if dtype is None:
         dtype = weights[0].dtype if isinstance(weights[0], Tensor) else torch.float32
-    integers = _integers(weights)
-    if not integers:
+    integers, floats = _integers(weights), _floats(weights)
+    if not integers and not floats:
         weights = [dequantize(w) if isinstance(w, (IntWeight, FloatWeight)) else w for w in weights]
     outputs = sum(int(w.shape[0]) if isinstance(w, Tensor) else w.out_features for w in weights)
     inputs = width(weights[0])
@@ -71,6 +72,8 @@ def pack_linear(
     )
     if integers:
         tensors = pack_integers(integers, struct)
+    elif floats:
+        tensors = pack_floats(floats, struct)
     elif grouped:
         tensors = _pack_groups(weights, struct)
     elif quantization == "int8":
@@ -110,6 +113,12 @@ def _integers(weights: Sequence[Weight]) -> list[IntWeight]:
     """The weights, where the kernels run their codes; none where they have to be widened."""
     found = [weight for weight in weights if isinstance(weight, IntWeight)]
     return found if len(found) == len(weights) and native_group(found) else []
+
+
+def _floats(weights: Sequence[Weight]) -> list[FloatWeight]:
+    """The same for float8."""
+    found = [weight for weight in weights if isinstance(weight, FloatWeight)]
+    return found if len(found) == len(weights) and native_tiles(found) else []
 
 
 def _slabs(weights: list[Weight]) -> Iterator[tuple[int, Weight]]:

@@ -91,9 +91,10 @@ void pack_block(const Linear& l, const RowBlocks& blocks, int64_t block, const f
       return;
     }
     float* a = (float*)into.codes + first * k_padded;
+    const float factor = l.kind == FLOAT8 ? FLOAT8_FACTOR : 1.0f;
     for (int64_t k = 0; k < l.k; k++)
-      for (int r = 0; r < height; r++) *a++ = x[r * stride + k];
-    if (k_padded > l.k)
+      for (int r = 0; r < height; r++) *a++ = x[r * stride + k] * factor;
+    for (int64_t k = l.k; k < k_padded; k++)
       for (int r = 0; r < height; r++) *a++ = 0;
     return;
   }

@@ -8,12 +8,11 @@ namespace esclusa {
 bool use_bf16_dot();
 
 inline bool quantised(const Linear& l) { return l.kind == INT8 || l.kind == GROUP4 || l.kind == GROUP8; }
-inline bool scaled(const Linear& l) { return l.kind >= INT8; }  // activations carry scales
+inline bool scaled(const Linear& l) { return quantised(l) || l.kind == HALF; }  // activations carry scales
 inline int64_t groups_of(const Linear& l) { return l.kind == HALF ? 1 : (l.k + l.group - 1) / l.group; }
 inline int64_t padded_k(const Linear& l) {
-  return quantised(l)     ? (l.k + 7) / 8 * 8
-         : l.kind == HALF ? (l.k + HALF_STEP - 1) / HALF_STEP * HALF_STEP
-                          : (l.k + 1) / 2 * 2;
+  const int64_t step = quantised(l) ? 8 : l.kind == HALF ? HALF_STEP : l.kind == FLOAT8 ? 4 : 2;
+  return (l.k + step - 1) / step * step;
 }
 inline int64_t element_bytes(const Linear& l) { return quantised(l) ? 1 : (l.kind == BF16 && use_bf16_dot() ? 2 : 4); }
 

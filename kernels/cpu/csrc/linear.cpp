@@ -57,6 +57,7 @@ TileFunction find_tile(int32_t kind, int rows, int panels) {
     case INT8: return tile_for<INT8>(rows, panels);
     case GROUP4: return tile_for<GROUP4>(rows, panels);
     case HALF: return tile_for<HALF>(rows, panels);
+    case FLOAT8: return tile_for<FLOAT8>(rows, panels);
     default: return tile_for<GROUP8>(rows, panels);
   }
 }

@@ -7,6 +7,7 @@
 //   GROUP4   [panel][k/8][32][4]      low nibbles hold inputs 0..3 of eight, high nibbles 4..7
 //   GROUP8   [panel][k/4][32][4]      unsigned codes
 //   HALF     [panel][k][32]           float16 of weight * 2^e; `scale` float [outputs] holds 2^-e; k in whole sixteens
+//   FLOAT8   [panel][k/4][32][4]      float8 e4m3; `scale` float [panel][k/group][32]
 //   both GROUP kinds: float16 `group_scale`, `group_min` [panel][k/group][32]; weight = code * scale + min
 //
 // HALF is how bfloat16 weights run on CPUs with AVX512-FP16, at twice the rate of float32: eight bits of mantissa fit into
@@ -16,6 +17,9 @@
 // activations to bfloat16 would behind an outlier, and less elsewhere. Nothing can overflow:
 // 1 * 64 * 768 < 65504.
 //
+// FLOAT8 codes become floats by shifting them under the exponent of float32, which makes them smaller by 2^120.
+// Activations are made larger by 2^60 and sums again by 2^60, so that nothing in between leaves the range of float32.
+//
 // Every output sums its inputs in ascending order in one accumulator (per group where there are groups), whatever the
 // number of rows: a row's result is bitwise the same alone and in any batch.
 #pragma once
@@ -23,9 +27,10 @@
 
 namespace esclusa {
 
-enum Kind : int32_t { F32 = 0, BF16 = 1, INT8 = 2, GROUP4 = 3, GROUP8 = 4, HALF = 5 };
+enum Kind : int32_t { F32 = 0, BF16 = 1, INT8 = 2, GROUP4 = 3, GROUP8 = 4, HALF = 5, FLOAT8 = 6 };
 constexpr int HALF_CHUNK = 32, HALF_TOTAL = 768;
 constexpr int HALF_STEP = 16;
+constexpr float FLOAT8_FACTOR = 1152921504606846976.0f;  // 2^60
 constexpr int PANEL = 32;
 #if defined(__AVX512F__)
 constexpr int MAX_TILE_ROWS = 12;
@@ -49,7 +54,8 @@ struct Linear {
 struct RowBlocks {
   int64_t rows, count, base, extra;
   RowBlocks(const Linear& linear, int64_t m) : rows(m) {
-    const bool two_sums = linear.kind == INT8 || linear.kind == GROUP4 || linear.kind == GROUP8;
+    const bool two_sums =
+        linear.kind == INT8 || linear.kind == GROUP4 || linear.kind == GROUP8 || linear.kind == FLOAT8;
     const int64_t most = two_sums ? (MAX_TILE_ROWS + 1) / 2 : MAX_TILE_ROWS;
     count = (m + most - 1) / most;
     base = count ? m / count : 0;

@@ -270,6 +270,55 @@ struct Tile<GROUP8, R, V> {
   }
 };
 
+// Byte J of each lane as a float that is smaller by 2^120.
+template <int J>
+INLINE nf float8_at(nu w) {
+  const nu magnitude = (J == 3 ? w >> 4 : w << (20 - 8 * J)) & 0x07f00000u;
+  return (nf)(magnitude | ((w << (24 - 8 * J)) & 0x80000000u));
+}
+
+template <int R, int V>
+struct Tile<FLOAT8, R, V> {
+  template <int J>
+  static INLINE void step_input(const float* a, const nu (&b)[V], nf (&part)[R][V]) {
+    nf wide[V];
+#pragma GCC unroll 8
+    for (int v = 0; v < V; v++) wide[v] = float8_at<J>(b[v]);
+#pragma GCC unroll 12
+    for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) part[r][v] += a[J * R + r] * wide[v];
+  }
+  static void run(const Linear& l, const void* codes, const float*, const float*, const char* w, int64_t stride,
+                  int64_t column, int64_t apart, Ahead& ahead, float* out) {
+    const float* a = (const float*)codes;
+    const int64_t quads = padded_k(l) / 4, groups = groups_of(l);
+    nf sum[R][V] = {};
+    int64_t k = 0;
+    for (int64_t g = 0; g < groups; g++) {
+      nf part[R][V] = {};
+      for (const int64_t end = g + 1 == groups ? quads : k + l.group / 4; k < end; k++, a += 4 * R) {
+        if (k % (AHEAD_INPUTS / 4) == 0) ahead.step();
+        nu b[V];
+#pragma GCC unroll 8
+        for (int v = 0; v < V; v++) b[v] = native_load<nu>(panel_at(w + k * PANEL * 4, stride, v));
+        step_input<0>(a, b, part);
+        step_input<1>(a, b, part);
+        step_input<2>(a, b, part);
+        step_input<3>(a, b, part);
+      }
+#pragma GCC unroll 8
+      for (int v = 0; v < V; v++) {
+        const int64_t at = (column_at(column, apart, v) / PANEL * groups + g) * PANEL + (v % PER_PANEL) * NATIVE;
+        const nf s = native_load<nf>(l.scale + at) * FLOAT8_FACTOR;
+#pragma GCC unroll 12
+        for (int r = 0; r < R; r++) sum[r][v] += part[r][v] * s;
+      }
+    }
+    spill<R, V>(out, sum);
+  }
+};
+
 #if defined(__AVX512FP16__)
 template <int R, int V>
 struct Tile<HALF, R, V> {
