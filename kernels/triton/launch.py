@@ -28,6 +28,7 @@ else:
     # Names in a kernel's source must be constants of Triton, those of annotations included.
     Pointer, Block, i32, i64, f32 = (tl.constexpr(name) for name in ("pointer", "block", "i32", "i64", "fp32"))
 Constant = int | float | bool | str | None
+Argument = Tensor | int | float | None
 ALIGNMENT = 16
 """Bytes. Triton compiles other code for pointers that are aligned: what is compiled ahead assumes it."""
 TYPES: dict[torch.dtype, str] = {
@@ -110,6 +111,11 @@ def device_function(function: Callable[..., Any]) -> Any:
     return triton.jit(function)
 
 
+def aligned(x: Tensor) -> Tensor:
+    """`x` itself, or a copy where it lies in pieces or at an odd place: for small arguments that may be slices."""
+    return x.contiguous() if x.data_ptr() % ALIGNMENT == 0 else x.clone(memory_format=torch.contiguous_format)
+
+
 Observer = Callable[[Variant], None]
 
 
@@ -139,7 +145,7 @@ DEFAULT = Schedule()
 def launch(
     run: Kernel,
     grid: Sequence[int],
-    arguments: dict[str, Tensor | int | float | None],
+    arguments: dict[str, Argument],
     constants: dict[str, Constant],
     schedule: Schedule = DEFAULT,
 ) -> None:
