@@ -124,3 +124,13 @@ def test_a_fused_stack_is_chosen_only_with_all_of_its_parts(cpu: Ops, counting: 
     assert choices["linear"].backend == "cpu"
     assert choices["decoder_stack"].backend == choices["pack_stack"].backend == "reference"
     assert choices["decoder_stack"].off["cpu"] == "runs its own ops alone, and counting was chosen for rms_norm"
+
+
+def test_interpreted_kernels_run_only_where_they_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    for choice in dispatch.load("auto", device="cpu").report():
+        assert choice.backend != "triton"
+        assert "ask for it by name" in choice.off["triton"] or "no such op" in choice.off["triton"]
+    named = {choice.op: choice for choice in dispatch.load("triton", device="cpu").report()}
+    assert named["rms_norm"].backend == "triton"
+    assert "interpreted" in named["rms_norm"].detail

@@ -106,6 +106,7 @@ def test_a_wrong_width_names_what_was_found() -> None:
         OPS.rms_norm(torch.zeros(2, 7), torch.ones(8), 1e-5)
 
 
-def test_naming_a_back_end_that_cannot_run_says_why() -> None:
+def test_naming_a_back_end_that_cannot_run_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(KernelError, match="not cuda"):
         dispatch.load("triton", device="cpu")

@@ -235,8 +235,9 @@ def test_a_device_that_does_not_exist_is_refused(folder: tuple[Path, Any]) -> No
     ids=["quantization", "tensor parallel", "back end"],
 )
 def test_what_cannot_run_here_is_refused_with_the_reason(
-    folder: tuple[Path, Any], changes: dict[str, Any], words: str
+    folder: tuple[Path, Any], changes: dict[str, Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     with pytest.raises(InvalidInput, match=words) as caught:
         make_runner(folder[0], **changes)
     assert caught.value.field in changes
