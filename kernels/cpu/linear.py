@@ -27,10 +27,10 @@ from kernels.contracts import (
     width,
 )
 from kernels.cpu.float_weights import native_tiles, pack_floats
-from kernels.cpu.grouped_weights import INT4_GROUP, GroupedWeight, quantize_int4, regroup
 from kernels.cpu.integer_weights import KINDS, MEMORY, PANEL, native_group, pack_integers, panels
 from kernels.cpu.library import LinearStruct, is_bf16, lib, native
 from kernels.gguf_formats import BLOCKS
+from kernels.grouped_weights import INT4_GROUP, GroupedWeight, quantize_int4, regroup
 from kernels.reference.dequantize import dequantize, rows_of
 
 HALF_STEP = 16
