@@ -137,13 +137,14 @@ class Ops(Protocol):
         dtype: torch.dtype,
         device: torch.device | str,
     ) -> KVCache:
-        """Uninitialized storage. Ops never read a slot that was not written."""
+        """Uninitialized storage. Ops never read a slot that was not written. `dtype` float8_e4m3fn: values are divided
+        by the scales of the cache, clamped and rounded when written. Raises `KernelError` for a dtype not offered."""
 
     def kv_write(self, cache: KVCache, key: Tensor, value: Tensor, slot_mapping: Tensor) -> None:
         """Store `key`/`value [rows, kv_heads, dim]` at `slot = block*block_size + offset` (int64); -1 skips the row."""
 
     def read_kv(self, cache: KVCache, slots: Tensor) -> tuple[Tensor, Tensor]:
-        """`(key, value) [n, kv_heads, dim]` of int64 slots: for tests and block export."""
+        """`(key, value) [n, kv_heads, dim]` of int64 slots: for tests and block export. float32 from a float8 cache."""
 
     def plan_attention(
         self,
@@ -169,11 +170,14 @@ class Ops(Protocol):
         scale: float,
         window: int | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Causal attention of all rows, prefill chunks and decodes alike: `[rows, heads, dim]` in, the same out.
 
         Query head h reads kv head `h // (heads // kv_heads)`. `window`: position p sees keys `p-window < j <= p`.
-        `softcap`: scores become `softcap * tanh(score / softcap)`. Keys of this step must have been written before.
+        `softcap`: scores become `softcap * tanh(score / softcap)`. `sinks` float32 `[heads]`: a logit of each head that
+        takes part in the softmax and has no value. Keys of this step must have been written before. A sequence without
+        keys (`kv_len` 0, a padded row) gives zeros.
         """
 
     def pack_linear(

@@ -21,6 +21,9 @@ class KVCache:
     block_size: int
     num_kv_heads: int
     head_dim: int
+    key_scale: float = 1.0
+    """Of float8 caches: what is stored times the scale is the key."""
+    value_scale: float = 1.0
 
     @property
     def nbytes(self) -> int:

@@ -23,6 +23,8 @@ def allocate_kv_cache(
         raise KernelError(f"allocate_kv_cache: the CPU kernels cannot use device {device}")
     if head_dim % 2:
         raise KernelError(f"allocate_kv_cache: head_dim {head_dim} is odd")
+    if dtype is torch.float8_e4m3fn:
+        raise KernelError("allocate_kv_cache: the CPU kernels keep no float8 cache; use bfloat16")
     stored = torch.bfloat16 if dtype is torch.bfloat16 else torch.float32
     slots = -(-block_size // TILE) * TILE
     padded = -(-head_dim // TILE) * TILE

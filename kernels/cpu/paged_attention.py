@@ -83,7 +83,10 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
+    if sinks is not None:
+        raise KernelError("paged_attention: the CPU kernels have no attention sinks; use kernel_backend reference")
     expected = (plan.num_rows, plan.num_heads, plan.head_dim)
     if tuple(q.shape) != expected:
         raise KernelError(f"paged_attention: q has shape {tuple(q.shape)}, the plan expects {expected}")

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from kernels.contracts import AttentionPlan, KernelError, KVCache, check_heads
+from kernels.reference.kv_cache import stored
 
 
 def plan_attention(
@@ -37,26 +38,37 @@ def paged_attention(
     scale: float,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
-    out = torch.empty_like(q)
+    out = torch.zeros_like(q)
     starts, lengths = plan.query_start.tolist(), plan.kv_len.tolist()
     for index, length in enumerate(lengths):
         begin, end = starts[index], starts[index + 1]
-        if begin == end:
+        if begin == end or length == 0:
             continue
-        blocks = plan.block_tables[index, : -(-length // plan.block_size)].long()
-        key = cache.key[blocks].flatten(0, 1)[:length].float()
-        value = cache.value[blocks].flatten(0, 1)[:length].float()
+        places = torch.arange(length, device=q.device)
+        slots = plan.block_tables[index].long()[places // plan.block_size] * plan.block_size + places % plan.block_size
+        key, value = stored(cache.key, cache.key_scale, slots), stored(cache.value, cache.value_scale, slots)
         first = length - (end - begin)
         # One row at a time keeps the shape of every sum independent of the chunk that the row came in.
         size = 1 if plan.deterministic else end - begin
         for row in range(begin, end, size):
             stop = first + row - begin + size
-            out[row : row + size] = _attend(q[row : row + size], key[:stop], value[:stop], scale, window, softcap)
+            out[row : row + size] = _attend(
+                q[row : row + size], key[:stop], value[:stop], scale, window, softcap, sinks
+            )
     return out
 
 
-def _attend(q: Tensor, key: Tensor, value: Tensor, scale: float, window: int | None, softcap: float | None) -> Tensor:
+def _attend(
+    q: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    window: int | None,
+    softcap: float | None,
+    sinks: Tensor | None,
+) -> Tensor:
     """Queries are the last `q.shape[0]` positions of `key`."""
     group = q.shape[1] // key.shape[1]
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
@@ -68,5 +80,10 @@ def _attend(q: Tensor, key: Tensor, value: Tensor, scale: float, window: int | N
     visible = keys <= positions
     if window is not None:
         visible &= keys > positions - window
-    weights = torch.softmax(scores.masked_fill(~visible, float("-inf")), dim=-1)
+    scores = scores.masked_fill(~visible, float("-inf"))
+    if sinks is not None:
+        column = sinks.float().view(-1, 1, 1).expand(-1, scores.shape[1], 1)
+        weights = torch.softmax(torch.cat((scores, column), dim=-1), dim=-1)[..., :-1]
+    else:
+        weights = torch.softmax(scores, dim=-1)
     return torch.einsum("hqk,khd->qhd", weights, value).to(q.dtype)

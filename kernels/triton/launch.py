@@ -1,8 +1,9 @@
 """Every launch of a Triton kernel goes through `launch`, so that what runs can be listed, compiled ahead and counted.
 
-The rules that make the set of variants finite: numbers of the model (widths, heads, block sizes) are constants; numbers
-of a step (rows, lengths, strides) are `i64` or `i32` arguments, which no value specializes; pointers are aligned to 16
-bytes. A variant is then a kernel, the types of its arguments, its constants and how it is scheduled.
+The rules that make the set of variants finite: numbers of the model (widths, strides, heads, block sizes) are
+constants, from which the compiler sees how much it can load at once; numbers of a step (rows, lengths) are `i64` or
+`i32` arguments, which no value specializes; pointers are aligned to 16 bytes. A variant is then a kernel, the types of
+its arguments, its constants and how it is scheduled.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.contracts import check_rows
-from kernels.triton.launch import Pointer, f32, i64, kernel, launch
+from kernels.triton.launch import Pointer, f32, kernel, launch
 from kernels.triton.rms_norm import row_constants
 
 
@@ -17,15 +17,15 @@ def center_rows(
     weight: Pointer,
     bias: Pointer,
     out: Pointer,
-    stride: i64,
     eps: f32,
     WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
-    wide = tl.load(x + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+    wide = tl.load(x + row * STRIDE + column, mask=inside, other=0.0).to(tl.float32)
     centered = tl.where(inside, wide - tl.sum(wide, axis=0) / WIDTH, 0.0)
     inverse = 1.0 / tl.sqrt(tl.sum(centered * centered, axis=0) / WIDTH + eps)
     normed = centered * inverse * tl.load(weight + column, mask=inside, other=0.0).to(tl.float32)
@@ -38,11 +38,11 @@ def layer_norm(x: Tensor, weight: Tensor, bias: Tensor | None, eps: float) -> Te
     check_rows("layer_norm", x, weight.shape[0])
     x = x if x.stride(-1) == 1 else x.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    constants, schedule = row_constants(x.shape[1])
+    constants, schedule = row_constants(x.shape[1], x.stride(0))
     launch(
         center_rows,
         (x.shape[0],),
-        {"x": x, "weight": weight, "bias": bias, "out": out, "stride": x.stride(0), "eps": eps},
+        {"x": x, "weight": weight, "bias": bias, "out": out, "eps": eps},
         constants,
         schedule,
     )

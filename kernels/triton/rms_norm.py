@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.contracts import KernelError, check_rows
-from kernels.triton.launch import Constant, Pointer, Schedule, f32, i64, kernel, launch
+from kernels.triton.launch import Constant, Pointer, Schedule, f32, kernel, launch
 
 
 @kernel
@@ -20,16 +20,16 @@ def normalize_rows(
     residual: Pointer,
     weight: Pointer,
     out: Pointer,
-    stride: i64,
     eps: f32,
     offset: f32,
     WIDTH: tl.constexpr,
+    STRIDE: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < WIDTH
-    value = tl.load(x + row * stride + column, mask=inside, other=0.0)
+    value = tl.load(x + row * STRIDE + column, mask=inside, other=0.0)
     if residual is not None:
         at = residual + row * WIDTH + column
         summed = value.to(tl.float32) + tl.load(at, mask=inside, other=0.0).to(tl.float32)
@@ -41,10 +41,12 @@ def normalize_rows(
     tl.store(out + row * WIDTH + column, (wide * inverse * scale).to(out.dtype.element_ty), mask=inside)
 
 
-def row_constants(width: int) -> tuple[dict[str, Constant], Schedule]:
+def row_constants(width: int, stride: int) -> tuple[dict[str, Constant], Schedule]:
     """For a program that holds a whole row in registers."""
     block = triton.next_power_of_2(width)
-    return {"WIDTH": width, "BLOCK": block}, Schedule(num_warps=max(1, min(16, block // 512)), num_stages=1)
+    return {"WIDTH": width, "STRIDE": stride, "BLOCK": block}, Schedule(
+        num_warps=max(1, min(16, block // 512)), num_stages=1
+    )
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) -> Tensor:
@@ -69,13 +71,12 @@ def head_rms_norm(x: Tensor, weight: Tensor, eps: float, offset: float = 0.0) ->
 def _normalize(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, offset: float) -> Tensor:
     x = x if x.stride(-1) == 1 else x.contiguous()
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    constants, schedule = row_constants(x.shape[1])
+    constants, schedule = row_constants(x.shape[1], x.stride(0))
     launch(
         normalize_rows,
         (x.shape[0],),
         {
-            "x": x, "residual": residual, "weight": weight, "out": out,
-            "stride": x.stride(0), "eps": eps, "offset": offset,
+            "x": x, "residual": residual, "weight": weight, "out": out, "eps": eps, "offset": offset,
         },
         constants,
         schedule,

@@ -7,7 +7,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.contracts import KernelError
-from kernels.triton.launch import Block, Constant, Pointer, Schedule, device_function, i64, kernel, launch
+from kernels.triton.launch import Block, Constant, Pointer, Schedule, device_function, kernel, launch
 
 HEADS = 8
 """Heads of a program: they share one row of the tables."""
@@ -20,8 +20,8 @@ def rotate_heads(
     cos: Pointer,
     sin: Pointer,
     positions: Pointer,
-    q_stride: i64,
-    k_stride: i64,
+    Q_STRIDE: tl.constexpr,
+    K_STRIDE: tl.constexpr,
     Q_HEADS: tl.constexpr,
     K_HEADS: tl.constexpr,
     DIM: tl.constexpr,
@@ -36,9 +36,9 @@ def rotate_heads(
     position = tl.load(positions + row).to(tl.int64)
     c = tl.load(cos + position * HALF + column, mask=turned, other=0.0)[None, :]
     s = tl.load(sin + position * HALF + column, mask=turned, other=0.0)[None, :]
-    _rotate(q + row * q_stride, head, head < Q_HEADS, column, turned, c, s, DIM, HALF)
+    _rotate(q + row * Q_STRIDE, head, head < Q_HEADS, column, turned, c, s, DIM, HALF)
     own = head - Q_HEADS
-    _rotate(k + row * k_stride, own, (own >= 0) & (own < K_HEADS), column, turned, c, s, DIM, HALF)
+    _rotate(k + row * K_STRIDE, own, (own >= 0) & (own < K_HEADS), column, turned, c, s, DIM, HALF)
 
 
 @device_function
@@ -61,9 +61,13 @@ def _rotate(
     tl.store(at + HALF, (second * c + first * s).to(base.dtype.element_ty), mask=inside)
 
 
-def rope_constants(heads: int, kv_heads: int, dim: int, half: int) -> tuple[dict[str, Constant], Schedule]:
+def rope_constants(
+    q_stride: int, k_stride: int, heads: int, kv_heads: int, dim: int, half: int
+) -> tuple[dict[str, Constant], Schedule]:
     """`half` is the width of the tables: dimensions past `2 * half` stay."""
     constants: dict[str, Constant] = {
+        "Q_STRIDE": q_stride,
+        "K_STRIDE": k_stride,
         "Q_HEADS": heads,
         "K_HEADS": kv_heads,
         "DIM": dim,
@@ -81,14 +85,13 @@ def rope(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, positions: Tensor) -> N
     for name, x in (("q", q), ("k", k)):
         if x.dim() != 3 or x.stride(2) != 1 or x.stride(1) != x.shape[2]:
             raise KernelError(f"rope: the heads of {name} do not lie side by side, its strides are {x.stride()}")
-    constants, schedule = rope_constants(q.shape[1], k.shape[1], q.shape[2], half)
+    constants, schedule = rope_constants(q.stride(0), k.stride(0), q.shape[1], k.shape[1], q.shape[2], half)
     programs = triton.cdiv(q.shape[1] + k.shape[1], int(constants["GROUP"] or 1))
     launch(
         rotate_heads,
         (q.shape[0], programs),
         {
             "q": q, "k": k, "cos": cos, "sin": sin, "positions": positions,
-            "q_stride": q.stride(0), "k_stride": k.stride(0),
         },
         constants,
         schedule,
