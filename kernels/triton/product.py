@@ -233,7 +233,8 @@ def tiles(form: str, rows: int | None, outputs: int, chunks: int) -> tuple[dict[
         while splits < 8 and splits * programs < 256 and chunks // splits >= 8:
             splits *= 2
     elif rows is None or rows <= 64:
-        block_m, block_n, schedule = 64, 64, Schedule(num_warps=4, num_stages=3)
+        block_m, block_n = 64, 64
+        schedule = Schedule(num_warps=8 if form in ("codes4", "float8") else 4, num_stages=3)
     else:
         # Chunks of 128 inputs of two bytes leave shared memory for half as many rows, on any device.
         block_m = 64 if form in ("codes4", "float8") else 128
