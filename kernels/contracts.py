@@ -13,7 +13,7 @@ Rules that hold for all ops
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -24,6 +24,7 @@ from kernels.values import AttentionPlan as AttentionPlan
 from kernels.values import DecoderLayer as DecoderLayer
 from kernels.values import DecoderStack as DecoderStack
 from kernels.values import KVCache as KVCache
+from kernels.values import PackedExperts as PackedExperts
 from kernels.values import RowStats as RowStats
 from kernels.weights import E4M3_MAX as E4M3_MAX
 from kernels.weights import QUANTIZATIONS as QUANTIZATIONS
@@ -54,6 +55,9 @@ OP_FILES: dict[str, str] = {
     "pack_linear": "linear",
     "linear": "linear",
     "quantize_rows": "quantize_rows",
+    "route": "route",
+    "pack_experts": "experts",
+    "experts": "experts",
     "embedding": "embedding",
     "pack_stack": "decoder",
     "decoder_stack": "decoder",
@@ -68,6 +72,7 @@ OP_FILES: dict[str, str] = {
 FAMILIES: tuple[frozenset[str], ...] = (
     frozenset({"allocate_kv_cache", "kv_write", "read_kv", "plan_attention", "paged_attention"}),
     frozenset({"pack_linear", "linear"}),
+    frozenset({"pack_experts", "experts"}),
     frozenset({"pack_stack", "decoder_stack"}),
 )
 """Ops that share a back end's private layout: they are always chosen together."""
@@ -205,6 +210,42 @@ class Ops(Protocol):
         `fp8` (e4m3, at most 448). `scales` is float32 `[rows, 1]`, or `[rows, n / group]`; `scale` sets all of them.
         Codes are `x * (1 / scale)`, rounded to the nearest even and clamped. A row of zeros has codes of zero.
         """
+
+    def route(
+        self,
+        logits: Tensor,
+        topk: int,
+        scoring: str = "softmax",
+        bias: Tensor | None = None,
+        groups: int = 1,
+        topk_groups: int = 1,
+        normalize: bool = False,
+        scale: float = 1.0,
+    ) -> tuple[Tensor, Tensor]:
+        """`(experts int32, shares float32) [rows, topk]` of router logits `[rows, experts]`, the likeliest first.
+
+        Scores are their `softmax` or `sigmoid`. Experts are chosen by logit, or by score plus `bias` where there is
+        one; equal ones: the lowest number. Of `groups` (runs of experts) only the `topk_groups` best take part: a group
+        is as good as its best expert, or as its two best together where there is a bias (DeepSeek V2, V3).
+        Shares are scores without bias, divided by their sum if `normalize`, times `scale`.
+        """
+
+    def pack_experts(
+        self,
+        experts: Iterable[tuple[Sequence[Weight], Weight]],
+        dtype: torch.dtype,
+        quantization: str | None = None,
+        deterministic: bool = False,
+        local: range | None = None,
+    ) -> PackedExperts:
+        """Experts as `(gate and up to stack, down)`, read once and in order. `quantization` as in `pack_linear`.
+        `local`: the numbers of those that are given, where others lie elsewhere; None: all, from 0."""
+
+    def experts(
+        self, x: Tensor, ids: Tensor, shares: Tensor, packed: PackedExperts, activation: str = "silu"
+    ) -> Tensor:
+        """Each row of `x [rows, hidden]` through its experts `ids`, times their `shares` (`[rows, topk]` both), summed
+        in float32 in the order of `ids`. `activation` is `silu` or `gelu_tanh`. Experts elsewhere add nothing."""
 
     def embedding(self, ids: Tensor, table: Weight, dtype: torch.dtype | None = None) -> Tensor:
         """Rows `ids` (int64 `[n]`) of `table`, dequantized if need be. An id out of range raises `KernelError` where

@@ -19,7 +19,7 @@ import torch
 from kernels.contracts import FAMILIES, OP_FILES, STACK_OPS, STACK_PARTS, Choice, KernelError, Ops
 
 Backend = Literal["auto", "reference", "cpu", "triton"]
-WITH_DETERMINISM = ("pack_linear", "plan_attention")
+WITH_DETERMINISM = ("pack_linear", "pack_experts", "plan_attention")
 """Ops that carry the promise of `deterministic` in the value they make."""
 COMPOSED = ("decoder_stack",)
 """Reference ops made of other ops: they take the chosen ones as the keyword `ops`, which `load` binds."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from kernels.weights import PackedLinear
@@ -51,6 +52,23 @@ class AttentionPlan:
     @property
     def num_rows(self) -> int:
         return int(self.query_start[-1])
+
+
+@dataclass(slots=True)
+class PackedExperts:
+    """The gated feed-forward blocks of one layer. Made by `pack_experts`, read by `experts` of the same back end."""
+
+    first: int
+    """Number of the first expert that lies here; the others follow it."""
+    count: int
+    hidden: int
+    intermediate: int
+    dtype: torch.dtype
+    """Of activations in and out."""
+    deterministic: bool
+    data: Any
+    """Private to the back end."""
+    nbytes: int = 0
 
 
 @dataclass(slots=True)

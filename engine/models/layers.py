@@ -13,7 +13,7 @@ from torch import Tensor
 from engine.model_config import ModelConfig, MoeParameters
 from engine.models.decoder import ForwardBatch, split_qkv
 from engine.models.source import WeightSource
-from kernels.contracts import KVCache, Ops, PackedLinear
+from kernels.contracts import KVCache, Ops, PackedExperts, PackedLinear
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,21 +95,11 @@ def feed_forward(ops: Ops, weights: GatedBlock, hidden: Tensor, activation: str)
 @dataclass(frozen=True, slots=True)
 class ExpertBlock:
     router: PackedLinear
-    experts: tuple[GatedBlock, ...]
+    experts: PackedExperts
 
 
 def mix_experts(ops: Ops, weights: ExpertBlock, hidden: Tensor, moe: MoeParameters, activation: str) -> Tensor:
-    """Each row goes through its k likeliest experts, weighted by the router's softmax.
-
-    Rows of one expert run together; a row's sum is taken in the order of expert numbers, whatever else is in the batch.
-    """
-    probabilities = ops.linear(hidden, weights.router, out_dtype=torch.float32).softmax(dim=-1)
-    shares, chosen = probabilities.topk(moe.experts_per_token, dim=-1)
-    if moe.normalize_weights:
-        shares = shares / shares.sum(dim=-1, keepdim=True)
-    mixed = torch.zeros_like(hidden, dtype=torch.float32)
-    for expert in sorted(set(chosen.flatten().tolist())):
-        rows, place = (chosen == expert).nonzero(as_tuple=True)
-        out = feed_forward(ops, weights.experts[expert], hidden[rows], activation)
-        mixed[rows] += out.float() * shares[rows, place, None]
-    return mixed.to(hidden.dtype)
+    """Each row goes through its k likeliest experts, weighted by the router's softmax."""
+    logits = ops.linear(hidden, weights.router, out_dtype=torch.float32)
+    ids, shares = ops.route(logits, moe.experts_per_token, normalize=moe.normalize_weights)
+    return ops.experts(hidden, ids, shares, weights.experts, activation)

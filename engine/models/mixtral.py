@@ -92,12 +92,13 @@ class MixtralModel:
         if index in self._moe.dense_layers:
             dense = (f"{prefix}.mlp.gate_proj", f"{prefix}.mlp.up_proj", f"{prefix}.mlp.down_proj")
             return load_gated(source, dense, hidden, self.config.intermediate_size)
-        experts = []
-        for expert in range(self._moe.num_experts):
-            gate, up, down = (f"{prefix}.{self.block}.experts.{expert}.{part}" for part in self.expert_parts)
-            experts.append(load_gated(source, (gate, up, down), hidden, self._moe.intermediate_size))
+        names = [
+            tuple(f"{prefix}.{self.block}.experts.{expert}.{part}" for part in self.expert_parts)
+            for expert in range(self._moe.num_experts)
+        ]
+        experts = source.experts(names, hidden, self._moe.intermediate_size)
         router = source.dense_linear(f"{prefix}.{self.block}.gate", self._moe.num_experts, hidden)
-        return ExpertBlock(router, tuple(experts))
+        return ExpertBlock(router, experts)
 
 
 class Qwen3MoeModel(MixtralModel):

@@ -5,7 +5,7 @@ Owns the choice between dense and quantized reading. Knows the ops' `pack_linear
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,7 +14,16 @@ from torch import Tensor
 from engine.errors import UnsupportedModel
 from engine.weights.loader import Checkpoint
 from engine.weights.stacking import stackable
-from kernels.contracts import FloatWeight, IntWeight, KernelError, Ops, PackedLinear, QuantizedWeight, Weight
+from kernels.contracts import (
+    FloatWeight,
+    IntWeight,
+    KernelError,
+    Ops,
+    PackedExperts,
+    PackedLinear,
+    QuantizedWeight,
+    Weight,
+)
 from kernels.reference.dequantize import dequantize
 
 
@@ -52,6 +61,19 @@ class WeightSource:
         stored = self.checkpoint.take_weight(f"{name}.weight", (rows, columns), self.dtype)
         weight = stored if isinstance(stored, Tensor) else dequantize(stored).to(self.dtype)
         return self.ops.pack_linear(weight.to(self.device), None, self.dtype)
+
+    def experts(self, names: Sequence[tuple[str, ...]], hidden: int, size: int) -> PackedExperts:
+        """Gated blocks; each name is those of gate, up and down, without `.weight`. One expert is read at a time."""
+
+        def read() -> Iterator[tuple[list[Weight], Weight]]:
+            for gate, up, down in names:
+                pair = [self.matrix(f"{name}.weight", size, hidden) for name in (gate, up)]
+                yield stackable(pair, self.dtype), self.matrix(f"{down}.weight", hidden, size)
+
+        try:
+            return self.ops.pack_experts(read(), self.dtype, self.quantization)
+        except KernelError as error:
+            raise UnsupportedModel(f"the experts of this model cannot be packed: {error}") from error
 
     def pack(self, weights: Sequence[Weight], bias: Tensor | None = None) -> PackedLinear:
         parts = stackable(weights, self.dtype)
