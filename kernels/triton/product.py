@@ -89,10 +89,15 @@ def multiply(
     row = tl.program_id(0).to(tl.int64) * BLOCK_M + tl.arange(0, BLOCK_M)
     n = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     split = tl.program_id(2)
+    CHUNKS: tl.constexpr = (INPUTS + BLOCK_K - 1) // BLOCK_K
+    EACH: tl.constexpr = (CHUNKS + SPLITS - 1) // SPLITS
+    first = split * EACH
+    last = tl.minimum(first + EACH, CHUNKS)
     if order is not None:
         row = tl.load(order + row).to(tl.int64)
         owner = tl.load(owners + tl.program_id(0)).to(tl.int64)
         row = tl.where(owner >= 0, row, rows)
+        last = tl.where(owner >= 0, last, first)
         owner = tl.maximum(owner, 0)
         if PARTS > 1:
             weight += owner * (PITCH // PARTS) * OUTPUTS
@@ -107,10 +112,6 @@ def multiply(
     valid = row < rows
     inside = n < OUTPUTS
     source = tl.where(valid, row // SHARED_BY, 0)
-    CHUNKS: tl.constexpr = (INPUTS + BLOCK_K - 1) // BLOCK_K
-    EACH: tl.constexpr = (CHUNKS + SPLITS - 1) // SPLITS
-    first = split * EACH
-    last = tl.minimum(first + EACH, CHUNKS)
     sub = tl.arange(0, SUB)
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if FORM == "int8" else tl.float32)
     for chunk in range(first, last):
