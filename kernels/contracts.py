@@ -66,6 +66,7 @@ OP_FILES: dict[str, str] = {
     "sample": "sample",
     "row_stats": "row_stats",
     "apply_token_bitmask": "token_bitmask",
+    "apply_penalties": "penalties",
 }
 """op -> the file (module) that holds it in each back end."""
 
@@ -290,6 +291,21 @@ class Ops(Protocol):
 
     def apply_token_bitmask(self, logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
         """In place: row `rows[i]` of logits gets -inf where bit `v % 32` of int32 `bitmask[i, v // 32]` is 0."""
+
+    def apply_penalties(
+        self,
+        logits: Tensor,
+        rows: Tensor,
+        starts: Tensor,
+        ids: Tensor,
+        times: Tensor,
+        repetition: Tensor,
+        frequency: Tensor,
+        presence: Tensor,
+    ) -> None:
+        """In place, row `rows[i]`, tokens `ids[starts[i]:starts[i + 1]]` (each once; all int64): a positive logit is
+        divided by `repetition[i]`, another multiplied; then `frequency[i]` a time that it was generated (`times`, as
+        long as `ids`) and, where that is not 0, `presence[i]` are taken away (float32)."""
 
     deterministic: bool
 

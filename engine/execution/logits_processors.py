@@ -18,6 +18,7 @@ from torch import Tensor
 from engine.errors import InvalidInput
 from engine.requests import SamplingParams
 from engine.step import SequenceView
+from kernels.contracts import Ops
 
 _FORBIDDEN = float("-inf")
 
@@ -142,7 +143,7 @@ class RowProcessor:
         return banned
 
 
-def penalize(logits: Tensor, processors: Sequence[tuple[int, RowProcessor]]) -> None:
+def penalize(ops: Ops, logits: Tensor, processors: Sequence[tuple[int, RowProcessor]]) -> None:
     """Penalties of all rows at once, in place: `processors` are (row of `logits` [rows, vocab], its processor).
 
     Repetition covers prompt and output; presence and frequency the output only.
@@ -150,21 +151,21 @@ def penalize(logits: Tensor, processors: Sequence[tuple[int, RowProcessor]]) -> 
     counted = [(row, processor.params, counts) for row, processor in processors if (counts := processor.counts())]
     if not counted:
         return
-    vocab = logits.shape[1]
     pairs = [counts.arrays() for _, _, counts in counted]
-    sizes = [len(ids) for ids, _ in pairs]
-    places = np.concatenate([ids + row * vocab for (row, _, _), (ids, _) in zip(counted, pairs, strict=True)])
-    generated = np.concatenate([number for _, number in pairs])
 
-    def spread(values: list[float]) -> Tensor:
-        return torch.from_numpy(np.repeat(np.array(values, dtype=np.float32), sizes)).to(logits.device)
+    def there(values: NDArray[np.int64] | NDArray[np.float32]) -> Tensor:
+        return torch.from_numpy(values).to(logits.device)
 
-    repetition = spread([params.repetition_penalty for _, params, _ in counted])
-    frequency = spread([params.frequency_penalty for _, params, _ in counted])
-    presence = spread([params.presence_penalty for _, params, _ in counted])
-    times = torch.from_numpy(generated).to(logits.device)
-    index = torch.from_numpy(places).to(logits.device)
-    flat = logits.view(-1)
-    values = flat[index]
-    values = torch.where(values > 0, values / repetition, values * repetition)
-    flat[index] = values - frequency * times - presence * (times > 0)
+    def each(values: list[float]) -> Tensor:
+        return there(np.array(values, dtype=np.float32))
+
+    ops.apply_penalties(
+        logits,
+        there(np.array([row for row, _, _ in counted], dtype=np.int64)),
+        there(np.cumsum([0, *(len(ids) for ids, _ in pairs)], dtype=np.int64)),
+        there(np.concatenate([ids for ids, _ in pairs])),
+        there(np.concatenate([times for _, times in pairs])),
+        each([params.repetition_penalty for _, params, _ in counted]),
+        each([params.frequency_penalty for _, params, _ in counted]),
+        each([params.presence_penalty for _, params, _ in counted]),
+    )

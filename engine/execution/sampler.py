@@ -119,7 +119,7 @@ class Sampler:
                 faults[slot] = error
             else:
                 active.append((index, processor))
-        penalize(changed, active)
+        penalize(self._ops, changed, active)
         self._refuse_impossible(work, rows, changed, active, faults)
         kept = [index for index, row in enumerate(rows) if work[row].slot not in faults]
         return [rows[index] for index in kept], _rows(changed, kept)

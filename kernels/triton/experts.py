@@ -7,6 +7,7 @@ codes whose columns each expert orders otherwise, are widened.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import torch
 import triton
@@ -24,6 +25,14 @@ from kernels.triton.packing import ProductWeight, pack
 from kernels.triton.product import multiply, tiles
 
 PIECE = 1024
+
+
+@dataclass(slots=True)
+class ExpertProducts:
+    """The weights of all experts of a layer."""
+
+    up: ProductWeight
+    down: ProductWeight
 
 
 @kernel
@@ -66,9 +75,10 @@ def pack_experts(
         downs.append(down)
         shapes.append((sum(_outputs(part) for part in parts), width(parts[0]), width(down)))
     first = check_experts(shapes, local)
-    pair = tuple(_pack_all(parts, len(shapes), dtype, quantization) for parts in (ups, downs))
-    nbytes = sum(tensor.nbytes for weight in pair for tensor in weight.tensors)
-    return PackedExperts(first, len(shapes), shapes[0][1], shapes[0][2], dtype, deterministic, pair, nbytes)
+    count = len(shapes)
+    data = ExpertProducts(_pack_all(ups, count, dtype, quantization), _pack_all(downs, count, dtype, quantization))
+    nbytes = sum(tensor.nbytes for weight in (data.up, data.down) for tensor in weight.tensors)
+    return PackedExperts(first, count, shapes[0][1], shapes[0][2], dtype, deterministic, data, nbytes)
 
 
 def _outputs(weight: Weight) -> int:
@@ -100,7 +110,7 @@ def experts(x: Tensor, ids: Tensor, shares: Tensor, packed: PackedExperts, activ
     out = torch.empty(rows, packed.hidden, dtype=x.dtype, device=x.device)
     if not rows:
         return out
-    up, down = packed.data
+    up, down = packed.data.up, packed.data.down
     ids, shares = aligned(ids), aligned(shares)
     first, first_plan = experts_constants(up, rows, topk, packed.count, packed.deterministic, topk)
     second, second_plan = experts_constants(down, rows, topk, packed.count, packed.deterministic, 1)

@@ -19,7 +19,6 @@ from kernels.triton.launch import (
     Schedule,
     aligned,
     device_function,
-    i64,
     kernel,
     launch,
 )
@@ -55,10 +54,15 @@ def best_of(row: Pointer, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr) -> Bloc
 
 @kernel
 def choose_best(
-    logits: Pointer, ids: Pointer, logprobs: Pointer, stride: i64, VOCABULARY: tl.constexpr, BLOCK: tl.constexpr
+    logits: Pointer,
+    ids: Pointer,
+    logprobs: Pointer,
+    STRIDE: tl.constexpr,
+    VOCABULARY: tl.constexpr,
+    BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
-    base = logits + row * stride
+    base = logits + row * STRIDE
     largest, best = best_of(base, VOCABULARY, BLOCK)
     total = tl.zeros([BLOCK], tl.float32)
     for start in range(0, VOCABULARY, BLOCK):
@@ -68,10 +72,11 @@ def choose_best(
     tl.store(logprobs + row, -tl.log(tl.sum(total, axis=0)))
 
 
-def vocabulary_constants(vocabulary: int, tile: int = TILE) -> tuple[dict[str, Constant], Schedule]:
+def vocabulary_constants(vocabulary: int, stride: int, tile: int = TILE) -> tuple[dict[str, Constant], Schedule]:
     """For programs that walk over a row of logits."""
     block = min(tile, triton.next_power_of_2(vocabulary))
-    return {"VOCABULARY": vocabulary, "BLOCK": block}, Schedule(num_warps=max(1, min(16, block // 256)), num_stages=1)
+    constants: dict[str, Constant] = {"STRIDE": stride, "VOCABULARY": vocabulary, "BLOCK": block}
+    return constants, Schedule(num_warps=max(1, min(16, block // 256)), num_stages=1)
 
 
 def rows_of_logits(logits: Tensor) -> Tensor:
@@ -84,7 +89,7 @@ def greedy(logits: Tensor) -> tuple[Tensor, Tensor]:
     rows, vocabulary = logits.shape
     ids = torch.empty(rows, dtype=torch.int64, device=logits.device)
     logprobs = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    constants, schedule = vocabulary_constants(vocabulary)
-    arguments: dict[str, Argument] = {"logits": logits, "ids": ids, "logprobs": logprobs, "stride": logits.stride(0)}
+    constants, schedule = vocabulary_constants(vocabulary, logits.stride(0))
+    arguments: dict[str, Argument] = {"logits": logits, "ids": ids, "logprobs": logprobs}
     launch(choose_best, (rows,), arguments, constants, schedule)
     return ids, logprobs

@@ -8,7 +8,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.reference.route import TINY, check_route
-from kernels.triton.launch import Block, Constant, Pointer, Schedule, aligned, device_function, f32, i64, kernel, launch
+from kernels.triton.launch import Block, Constant, Pointer, Schedule, aligned, device_function, f32, kernel, launch
 
 NONE = tl.constexpr(float("-inf"))
 LEAST = tl.constexpr(TINY)
@@ -27,8 +27,8 @@ def choose_experts(
     bias: Pointer,
     ids: Pointer,
     shares: Pointer,
-    stride: i64,
     scale: f32,
+    STRIDE: tl.constexpr,
     EXPERTS: tl.constexpr,
     BLOCK: tl.constexpr,
     TOPK: tl.constexpr,
@@ -42,7 +42,7 @@ def choose_experts(
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, BLOCK)
     known = place < EXPERTS
-    value = tl.load(logits + row * stride + place, mask=known, other=NONE).to(tl.float32)
+    value = tl.load(logits + row * STRIDE + place, mask=known, other=NONE).to(tl.float32)
     if SIGMOID:
         score = 1.0 / (1.0 + tl.exp(-value))
     else:
@@ -86,10 +86,11 @@ def choose_experts(
 
 
 def route_constants(
-    experts: int, topk: int, scoring: str, groups: int, topk_groups: int, normalize: bool
+    experts: int, stride: int, topk: int, scoring: str, groups: int, topk_groups: int, normalize: bool
 ) -> tuple[dict[str, Constant], Schedule]:
     block = triton.next_power_of_2(experts)
     constants: dict[str, Constant] = {
+        "STRIDE": stride,
         "EXPERTS": experts,
         "BLOCK": block,
         "TOPK": topk,
@@ -118,13 +119,12 @@ def route(
     rows, experts = logits.shape
     ids = torch.empty(rows, topk, dtype=torch.int32, device=logits.device)
     shares = torch.empty(rows, topk, dtype=torch.float32, device=logits.device)
-    constants, schedule = route_constants(experts, topk, scoring, groups, topk_groups, normalize)
+    constants, schedule = route_constants(experts, logits.stride(0), topk, scoring, groups, topk_groups, normalize)
     launch(
         choose_experts,
         (rows,),
         {
-            "logits": logits, "bias": bias, "ids": ids, "shares": shares,
-            "stride": logits.stride(0), "scale": float(scale),
+            "logits": logits, "bias": bias, "ids": ids, "shares": shares,  "scale": float(scale),
         },
         constants,
         schedule,

@@ -19,14 +19,14 @@ def describe_rows(
     ranks: Pointer,
     top_ids: Pointer,
     top_logprobs: Pointer,
-    stride: i64,
     rows: i64,
     topk: i32,
+    STRIDE: tl.constexpr,
     VOCABULARY: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
-    base = logits + row * stride
+    base = logits + row * STRIDE
     largest, best = best_of(base, VOCABULARY, BLOCK)
     token = tl.load(tokens + row)
     known = (token >= 0) & (token < VOCABULARY)
@@ -79,13 +79,13 @@ def row_stats(logits: Tensor, token_ids: Tensor, topk: int = 0) -> RowStats:
     ranks = torch.empty(rows, dtype=torch.int64, device=logits.device)
     top_ids = torch.empty(rows, topk, dtype=torch.int64, device=logits.device)
     top_logprobs = torch.empty(rows, topk, dtype=torch.float32, device=logits.device)
-    constants, schedule = vocabulary_constants(vocabulary)
+    constants, schedule = vocabulary_constants(vocabulary, logits.stride(0))
     launch(
         describe_rows,
         (rows,),
         {
             "logits": logits, "tokens": aligned(token_ids), "values": values, "ranks": ranks, "top_ids": top_ids,
-            "top_logprobs": top_logprobs, "stride": logits.stride(0), "rows": rows, "topk": topk,
+            "top_logprobs": top_logprobs, "rows": rows, "topk": topk,
         },
         constants,
         schedule,

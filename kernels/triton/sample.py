@@ -22,7 +22,6 @@ from kernels.triton.launch import (
     Schedule,
     aligned,
     device_function,
-    i64,
     kernel,
     launch,
 )
@@ -114,13 +113,13 @@ def draw_tokens(
     min_p: Pointer,
     uniforms: Pointer,
     out: Pointer,
-    stride: i64,
+    STRIDE: tl.constexpr,
     VOCABULARY: tl.constexpr,
     BLOCK: tl.constexpr,
     PROBES: tl.constexpr,
 ) -> None:
     at = tl.program_id(0).to(tl.int64)
-    row = logits + at * stride
+    row = logits + at * STRIDE
     largest, best = best_of(row, VOCABULARY, BLOCK)
     heat = tl.load(temperature + at)
     if (heat > 0.0) & (largest > NONE):
@@ -168,8 +167,8 @@ def draw_tokens(
     tl.store(out + at, best.to(tl.int64))
 
 
-def sample_constants(vocabulary: int) -> tuple[dict[str, Constant], Schedule]:
-    constants, _ = vocabulary_constants(vocabulary, TILE)
+def sample_constants(vocabulary: int, stride: int) -> tuple[dict[str, Constant], Schedule]:
+    constants, _ = vocabulary_constants(vocabulary, stride, TILE)
     warps = max(1, min(16, int(constants["BLOCK"] or 1) // 128))
     return constants | {"PROBES": PROBES}, Schedule(num_warps=warps, num_stages=1)
 
@@ -183,8 +182,8 @@ def sample(
     if any(p.shape[0] != rows for p in parameters.values()):
         raise KernelError(f"sample: {rows} rows, parameters of {[p.shape[0] for p in parameters.values()]}")
     out = torch.empty(rows, dtype=torch.int64, device=logits.device)
-    constants, schedule = sample_constants(vocabulary)
+    constants, schedule = sample_constants(vocabulary, logits.stride(0))
     arguments: dict[str, Argument] = {name: aligned(value) for name, value in parameters.items()}
-    arguments |= {"logits": logits, "out": out, "stride": logits.stride(0)}
+    arguments |= {"logits": logits, "out": out}
     launch(draw_tokens, (rows,), arguments, constants, schedule)
     return out

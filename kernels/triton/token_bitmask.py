@@ -18,9 +18,9 @@ def forbid_tokens(
     logits: Pointer,
     bitmask: Pointer,
     rows: Pointer,
-    stride: i64,
     words: i64,
     height: i64,
+    STRIDE: tl.constexpr,
     VOCABULARY: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -32,7 +32,7 @@ def forbid_tokens(
     forbidden = ((word >> (ids % 32)) & 1) == 0
     inside = (ids < VOCABULARY) & (row >= 0) & (row < height)
     nothing = tl.full([BLOCK], float("-inf"), tl.float32).to(logits.dtype.element_ty)
-    tl.store(logits + row * stride + ids, nothing, mask=forbidden & inside)
+    tl.store(logits + row * STRIDE + ids, nothing, mask=forbidden & inside)
 
 
 def apply_token_bitmask(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
@@ -42,13 +42,13 @@ def apply_token_bitmask(logits: Tensor, bitmask: Tensor, rows: Tensor) -> None:
     height, vocabulary = logits.shape
     if rows.numel() and rows.device.type == "cpu" and not 0 <= int(rows.min()) <= int(rows.max()) < height:
         raise KernelError(f"apply_token_bitmask: a row lies outside the {height} rows of logits")
-    constants, schedule = vocabulary_constants(vocabulary, PIECE)
+    constants, schedule = vocabulary_constants(vocabulary, logits.stride(0), PIECE)
     launch(
         forbid_tokens,
         (rows.shape[0], triton.cdiv(vocabulary, int(constants["BLOCK"] or 1))),
         {
             "logits": logits, "bitmask": aligned(bitmask), "rows": aligned(rows),
-            "stride": logits.stride(0), "words": bitmask.shape[1], "height": height,
+            "words": bitmask.shape[1], "height": height,
         },
         constants,
         schedule,

@@ -21,6 +21,7 @@ from tests.fakes.hand_steps import GREEDY, HandSequence
 VOCAB = 50
 EOS = frozenset({2})
 CPU = torch.device("cpu")
+OPS = dispatch.load("auto", "cpu")
 
 
 def make_sampler(slots: int = 16) -> Sampler:
@@ -51,7 +52,7 @@ def processed(sequence: HandSequence, row: torch.Tensor | None = None) -> torch.
         rows[1] = row
     processor = RowProcessor(sequence, EOS, CPU)
     processor.apply(rows[1])
-    penalize(rows, [(1, processor)])
+    penalize(OPS, rows, [(1, processor)])
     assert not rows[0].any()
     return rows[1]
 
@@ -245,8 +246,8 @@ def test_penalties_are_not_counted_twice_when_a_row_runs_again() -> None:
     sequence = generated([5], [7], SamplingParams(frequency_penalty=1.0))
     processor = RowProcessor(sequence, EOS, CPU)
     first, second = torch.zeros(1, VOCAB), torch.zeros(1, VOCAB)
-    penalize(first, [(0, processor)])
-    penalize(second, [(0, processor)])
+    penalize(OPS, first, [(0, processor)])
+    penalize(OPS, second, [(0, processor)])
     assert second[0, 7] == -1.0
 
 
@@ -254,7 +255,7 @@ def test_rows_are_penalized_together_each_by_its_own_numbers() -> None:
     first = RowProcessor(generated([5], [7], SamplingParams(frequency_penalty=1.0)), EOS, CPU)
     second = RowProcessor(generated([7], [8, 8], SamplingParams(presence_penalty=0.5)), EOS, CPU)
     rows = torch.zeros(3, VOCAB)
-    penalize(rows, [(0, first), (2, second)])
+    penalize(OPS, rows, [(0, first), (2, second)])
     assert rows.nonzero().tolist() == [[0, 7], [2, 8]]
     assert rows[[0, 2], [7, 8]].tolist() == [-1.0, -0.5]
 

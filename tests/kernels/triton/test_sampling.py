@@ -231,3 +231,17 @@ def test_no_rows_give_no_rows(triton_ops: Ops, device: torch.device) -> None:
     assert triton_ops.greedy(empty)[0].shape == (0,)
     assert draw(triton_ops, empty, torch.empty(0, dtype=torch.float64)).shape == (0,)
     assert triton_ops.row_stats(empty, torch.empty(0, dtype=torch.int64, device=device), 3).top_ids.shape == (0, 3)
+
+
+def test_penalties_change_the_tokens_that_were_seen(triton_ops: Ops, reference: Ops, device: torch.device) -> None:
+    """Rows of one, of no and of many tokens, in a slice of wider logits."""
+    wide = logits_of(device, 4, 6000)
+    logits, expected = wide[:, :5990], wide[:, :5990].clone()
+    ids = torch.cat([torch.tensor([5989]), torch.randperm(5990)[:5000]]).to(device)
+    starts, rows = torch.tensor([0, 1, 1, 5001], device=device), torch.tensor([3, 0, 1], device=device)
+    times = torch.randint(0, 3, (5001,), device=device).float()
+    numbers = [torch.tensor(values, device=device) for values in ([1.3, 1.0, 0.8], [0.5, 0.0, 0.1], [0.2, 1.0, -0.7])]
+    triton_ops.apply_penalties(logits, rows, starts, ids, times, *numbers)
+    reference.apply_penalties(expected, rows, starts, ids, times, *numbers)
+    # A GPU may round a product and a difference at once.
+    torch.testing.assert_close(logits, expected, atol=1e-6, rtol=3e-7)
