@@ -20,6 +20,7 @@ from engine.errors import (
     WeightsMismatch,
 )
 from engine.execution.inspection import ModelFacts, check_model, read_facts
+from engine.execution.kernel_manifest import KernelManifest, build_kernels, read_kernels
 from engine.metrics.prometheus import EngineCollector
 from engine.metrics.stats import EngineStats, ShareStats
 from engine.ports import LoadedModel, Loader, Progress
@@ -74,6 +75,7 @@ __all__ = [
     "Grammar",
     "InvalidGrammar",
     "InvalidInput",
+    "KernelManifest",
     "LLMEngine",
     "LoadedModel",
     "Loader",
@@ -92,6 +94,8 @@ __all__ = [
     "TokenLogprobs",
     "UnsupportedModel",
     "WeightsMismatch",
+    "build_kernels",
     "check_model",
     "read_facts",
+    "read_kernels",
 ]

@@ -69,7 +69,7 @@ def load(
         raise KernelError(f"back end {backend!r} cannot run on {where}: {found[backend].reason}")
     automatic = [name for name in PROBES if found[name].usable and not found[name].by_name_only]
     order = automatic if backend == "auto" else [backend, "reference"]
-    if order[0] == "triton" and found["triton"].by_name_only:
+    if order[0] == "triton" and found["triton"].by_name_only and where.type != "meta":
         importlib.import_module("kernels.triton.interpreter").make_exact()
     if threads is not None and order[0] == "cpu":
         importlib.import_module("kernels.cpu.library").THREADS.own(None if threads == "auto" else threads)
@@ -133,6 +133,8 @@ def _why_off(name: str, op: str, availability: Availability, asked: str, selecte
 
 def _probe_triton(device: torch.device) -> Availability:
     interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type == "meta" and importlib.util.find_spec("triton") is not None:
+        return Availability(True, detail="recorded, not run", by_name_only=True)
     if device.type != "cuda" and not interpreted:
         return Availability(False, f"device is {device.type}, not cuda")
     if importlib.util.find_spec("triton") is None:

@@ -47,7 +47,7 @@ class WeightSource:
         """A weight for `pack_linear` or `embedding`."""
         if self.quantization == "gguf":
             codes = self.checkpoint.take_codes(name, (rows, columns))
-            return replace(codes, data=codes.data.to(self.device))
+            return on_device(codes, self.device)
         return on_device(self.checkpoint.take_weight(name, (rows, columns), self.dtype), self.device)
 
     def linear(self, parts: Sequence[tuple[str, int]], columns: int, bias: bool = False) -> PackedLinear:
@@ -85,8 +85,11 @@ class WeightSource:
 
 
 def on_device(weight: Weight, device: torch.device) -> Weight:
+    """Codes stay where they are for the device `meta`: how they are packed depends on them."""
     if isinstance(weight, Tensor):
         return weight.to(device)
+    if device.type == "meta":
+        return weight
     if isinstance(weight, QuantizedWeight):
         return replace(weight, data=weight.data.to(device))
     moved = replace(weight, codes=weight.codes.to(device), scale=weight.scale.to(device))

@@ -56,6 +56,8 @@ class Checkpoint:
         self._total = sum(reader.nbytes(name) for name in self._unused)
         self._done = 0
         self.on_progress: BytesProgress | None = None
+        self.shapes_only = False
+        """Whether `take` gives tensors without numbers, from the directory of the file alone."""
 
     @property
     def is_gguf(self) -> bool:
@@ -67,7 +69,10 @@ class Checkpoint:
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor `name` in `dtype`. Raises WeightsMismatch when it is missing or has another shape."""
         self._require(name)
-        tensor = self._reader.read(name, dtype)
+        if self.shapes_only and isinstance(self._reader, SafetensorsWeights):
+            tensor = torch.empty(self._reader.shape(name), dtype=dtype, device="meta")
+        else:
+            tensor = self._reader.read(name, dtype)
         self._accept(name, tuple(tensor.shape), shape)
         return tensor
 

@@ -46,6 +46,9 @@ class SafetensorsWeights:
         require_finite(name, tensor)
         return tensor
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self._home[name].get_slice(name).get_shape())
+
     def raw(self, name: str) -> Tensor:
         """The tensor in its stored dtype: codes, scales, indices. Raises WeightsMismatch for NaN and infinity."""
         tensor: Tensor = self._home[name].get_tensor(name)

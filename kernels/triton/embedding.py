@@ -38,7 +38,7 @@ def embedding(ids: Tensor, table: Weight, dtype: torch.dtype | None = None) -> T
         return widened_embedding(ids, table, dtype)
     if not table.is_contiguous():
         raise KernelError("embedding: the table is not contiguous")
-    if not ids.is_cuda and ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= table.shape[0]):
+    if ids.device.type == "cpu" and ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= table.shape[0]):
         span = f"[{int(ids.min())}, {int(ids.max())}]"
         raise KernelError(f"embedding: ids span {span}, the table has {table.shape[0]} rows")
     width = table.shape[1]

@@ -57,7 +57,7 @@ class Schedule:
     num_stages: int = 3
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True)
 class Variant:
     """One compilation. `signature` has a type per argument that is no constant (`*bf16`, `i64`, `fp32`)."""
 
@@ -151,7 +151,8 @@ def launch(
     schedule: Schedule = DEFAULT,
 ) -> None:
     """Run the kernel on `grid` programs; an empty grid runs none. `arguments` are tensors, None for absent ones, and
-    scalars. Raises KernelError for a tensor that is not aligned.
+    scalars. Raises KernelError for a tensor that is not aligned. With tensors of the device `meta`, which have no
+    numbers, the launch is seen by observers alone.
     """
     if 0 in grid:
         return
@@ -164,4 +165,6 @@ def launch(
         return run.variant(dtypes, constants, schedule)
 
     OBSERVERS.see(variant)
+    if any(isinstance(value, Tensor) and value.is_meta for value in arguments.values()):
+        return
     run.function[tuple(grid)](**arguments, **constants, num_warps=schedule.num_warps, num_stages=schedule.num_stages)

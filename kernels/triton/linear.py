@@ -19,6 +19,7 @@ from kernels.triton.launch import Argument, Constant, Schedule, aligned, launch
 from kernels.triton.packing import ProductWeight, pack
 from kernels.triton.product import CHUNK, PARTS, add_constants, add_parts, multiply, tiles, widen
 from kernels.triton.quantize_rows import round_activations
+from kernels.triton.target import on_gpu
 
 MANY = 256
 """Rows, from which AutoAWQ and vLLM also take the dense product."""
@@ -51,7 +52,7 @@ def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None
     if out is not None and (tuple(out.shape) != shape or not out.is_contiguous() or out.dtype is not wanted):
         raise KernelError(f"linear: out is {out.dtype} {tuple(out.shape)}, expected contiguous {wanted} {shape}")
     many = not packed.deterministic and x.shape[0] >= MANY
-    if weight.form == "dense" and not packed.deterministic and (wanted is packed.dtype or x.is_cuda):
+    if weight.form == "dense" and not packed.deterministic and (wanted is packed.dtype or on_gpu(x)):
         y = _dense(x.to(packed.dtype), weight.weight, packed.bias, wanted)
     elif many and weight.form in ("codes4", "codes8", "float8"):
         x = x if weight.columns is None else x.index_select(1, weight.columns)
@@ -66,7 +67,7 @@ def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None
 def _dense(x: Tensor, weight: Tensor, bias: Tensor | None, wanted: torch.dtype) -> Tensor:
     if wanted is x.dtype:
         return F.linear(x, weight, None if bias is None else bias.to(x.dtype))
-    if wanted is torch.float32 and x.is_cuda:
+    if wanted is torch.float32 and on_gpu(x):
         y = torch.mm(x, weight.t(), out_dtype=torch.float32)
         return y if bias is None else y + bias.float()
     return F.linear(x, weight, None if bias is None else bias.to(x.dtype)).to(wanted)

@@ -14,6 +14,7 @@ from kernels.contracts import KernelError
 from kernels.reference.quantize_rows import SMALLEST_SCALE
 from kernels.reference.quantize_rows import quantize_rows as by_reference
 from kernels.triton.launch import Constant, Pointer, Schedule, aligned, f32, i64, kernel, launch
+from kernels.triton.target import FP8_FROM, capability
 
 SMALLEST = tl.constexpr(SMALLEST_SCALE)
 ROUNDER = tl.constexpr(12582912.0)
@@ -77,7 +78,7 @@ def round_constants(width: int, group: int, floats: bool, static: bool) -> tuple
 
 def multiplies_fp8(device: torch.device) -> bool:
     """Whether the device knows e4m3; the interpreter does."""
-    return device.type != "cuda" or torch.cuda.get_device_capability(device) >= (8, 9)
+    return capability(device) >= FP8_FROM
 
 
 def round_activations(
