@@ -7,7 +7,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: serve test quick mutants clients clients-node attack fuzz chaos lint warnings sanitize format release setup hooks check clean
+.PHONY: kernels serve test quick mutants clients clients-node attack fuzz chaos lint warnings sanitize format release setup hooks check clean
 .DEFAULT_GOAL := serve
 
 serve: $(STAMP)  ## start everything locally: private Postgres and Valkey, the demo models, the gateway
@@ -58,6 +58,11 @@ lint: $(STAMP)  ## ruff, clang-format, mypy strict, import contracts
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+
+KERNELS_OUT ?= build/kernels
+kernels: $(STAMP)  ## MODEL=path: compile its GPU kernels for four architectures; no GPU is needed
+	@test -n "$(MODEL)" || { echo "name a model: make kernels MODEL=path (a directory or a .gguf file)"; exit 2; }
+	@env -u TRITON_INTERPRET $(BIN)/esclusa kernels build --model "$(MODEL)" --out $(KERNELS_OUT) $(ARGS)
 
 warnings: $(STAMP)  ## build the C++ kernels for every instruction set with -Wall -Wextra -Werror
 	@ESCLUSA_CPU_WERROR=1 $(BIN)/python -m kernels.cpu.build

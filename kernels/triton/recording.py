@@ -1,4 +1,4 @@
-"""Which variants a piece of work launches: it is done on the device `meta`, whose tensors have shapes and no numbers.
+"""Records which variants a piece of work launches, on the device `meta`, whose tensors have shapes and no numbers.
 
 What is recorded is what runs, since the same wrappers choose it. An op that had to look at a number on the host, and so
 would stop the stream of a GPU, cannot be recorded: torch refuses it.
