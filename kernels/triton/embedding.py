@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kernels.contracts import KernelError, Weight
 from kernels.reference.embedding import embedding as widened_embedding
-from kernels.triton.launch import Constant, Pointer, Schedule, i64, kernel, launch
+from kernels.triton.launch import Constant, Pointer, Schedule, aligned, i64, kernel, launch
 
 PIECE = 1024
 
@@ -41,6 +41,9 @@ def embedding(ids: Tensor, table: Weight, dtype: torch.dtype | None = None) -> T
     if ids.device.type == "cpu" and ids.numel() and (int(ids.min()) < 0 or int(ids.max()) >= table.shape[0]):
         span = f"[{int(ids.min())}, {int(ids.max())}]"
         raise KernelError(f"embedding: ids span {span}, the table has {table.shape[0]} rows")
+    if not table.is_cuda:
+        # A table that is read from a mapped file lies anywhere.
+        table = aligned(table)
     width = table.shape[1]
     out = torch.empty(ids.shape[0], width, dtype=dtype or table.dtype, device=table.device)
     constants, schedule = gather_constants(width)

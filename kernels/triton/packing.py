@@ -19,6 +19,7 @@ from kernels.gguf_formats import BLOCKS
 from kernels.grouped_weights import quantize_int4, regroup
 from kernels.reference.dequantize import dequantize
 from kernels.reference.linear import quantize_int8
+from kernels.triton.launch import aligned
 from kernels.triton.product import CHUNK, PARTS, SUB
 from kernels.triton.quantize_rows import multiplies_fp8
 
@@ -94,7 +95,7 @@ def pack(weights: Sequence[Weight], dtype: torch.dtype, quantization: str | None
 
 def pack_dense(weight: Tensor) -> ProductWeight:
     outputs, inputs = weight.shape
-    return ProductWeight("dense", outputs, inputs, inputs, weight.contiguous(), group=inputs)
+    return ProductWeight("dense", outputs, inputs, inputs, aligned(weight), group=inputs)
 
 
 def _stacked(weights: Sequence[Weight]) -> Tensor:

@@ -11,7 +11,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels.contracts import KernelError, check_rows
-from kernels.triton.launch import Constant, Pointer, Schedule, f32, kernel, launch
+from kernels.triton.launch import Constant, Pointer, Schedule, aligned, f32, kernel, launch
 
 
 @kernel
@@ -76,7 +76,7 @@ def _normalize(x: Tensor, residual: Tensor | None, weight: Tensor, eps: float, o
         normalize_rows,
         (x.shape[0],),
         {
-            "x": x, "residual": residual, "weight": weight, "out": out, "eps": eps, "offset": offset,
+            "x": x, "residual": residual, "weight": aligned(weight), "out": out, "eps": eps, "offset": offset,
         },
         constants,
         schedule,
