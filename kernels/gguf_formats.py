@@ -43,6 +43,9 @@ class Arrays(Protocol):
     def join(self, first: Array, second: Array) -> Array:
         """Side by side along dimension 1."""
 
+    def looked_up(self, table: Sequence[int], places: Array) -> Array:
+        """int8, the values of `table` at `places`."""
+
 
 @dataclass(frozen=True, slots=True)
 class GgufFormat:
@@ -101,6 +104,44 @@ def _k_scales(blocks: Array, arrays: Arrays) -> tuple[Array, Array]:
     return scales[:, :, None], minima[:, :, None]
 
 
+def _q2_k(blocks: Array, arrays: Arrays) -> Parts:
+    codes = (blocks[:, 16:80].reshape(-1, 2, 1, 32) >> arrays.column((0, 2, 4, 6), blocks)) & 3
+    scales, minima = arrays.floats(blocks[:, :16] & 15), arrays.floats(blocks[:, :16] >> 4)
+    scales *= arrays.halves(blocks, 80)
+    minima *= -arrays.halves(blocks, 82)
+    return codes.reshape(-1, 16, 16), scales[:, :, None], minima[:, :, None]
+
+
+def _q3_k(blocks: Array, arrays: Arrays) -> Parts:
+    codes = ((blocks[:, 32:96].reshape(-1, 2, 1, 32) >> arrays.column((0, 2, 4, 6), blocks)) & 3).reshape(-1, 8, 32)
+    codes |= ((blocks[:, None, :32] >> arrays.column(range(8), blocks)) & 1) << 2
+    low, high = blocks[:, 96:104], blocks[:, 104:108]
+    upper = (arrays.join(high, high >> 2), arrays.join(high >> 4, high >> 6))
+    scales = arrays.floats(arrays.join(low & 15, low >> 4) | ((arrays.join(*upper) & 3) << 4))
+    scales -= 32
+    scales *= arrays.halves(blocks, 108)
+    return codes.reshape(-1, 16, 16), scales[:, :, None], None
+
+
+IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
+"""What the 4-bit codes of IQ4 stand for: closer to each other where weights are many."""
+
+
+def _iq4_nl(blocks: Array, arrays: Arrays) -> Parts:
+    return arrays.looked_up(IQ4_VALUES, arrays.nibbles(blocks[:, 2:])), arrays.halves(blocks, 0), None
+
+
+def _iq4_xs(blocks: Array, arrays: Arrays) -> Parts:
+    codes = arrays.looked_up(IQ4_VALUES, arrays.nibbles(blocks[:, 8:].reshape(-1, 8, 16)))
+    # Each byte of the low scales holds two neighbors, each of the high ones four.
+    low = (blocks[:, 4:8, None] >> arrays.column((0, 4), blocks)[:, 0]) & 15
+    high = (blocks[:, 2:4, None] >> arrays.column((0, 2, 4, 6), blocks)[:, 0]) & 3
+    scales = arrays.floats(low.reshape(-1, 8) | (high.reshape(-1, 8) << 4))
+    scales -= 32
+    scales *= arrays.halves(blocks, 0)
+    return codes, scales[:, :, None], None
+
+
 def _q4_k(blocks: Array, arrays: Arrays) -> Parts:
     codes = arrays.nibbles(blocks[:, 16:144].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     return codes, *_k_scales(blocks, arrays)
@@ -129,17 +170,21 @@ _ROWS = (
     GgufFormat("Q5_0", 6, 32, 22, read=_q5_0, zero=16),
     GgufFormat("Q5_1", 7, 32, 24, read=_q5_1, halves_at=(0, 2)),
     GgufFormat("Q8_0", 8, 32, 34, read=_q8_0),
+    GgufFormat("Q2_K", 10, 256, 84, read=_q2_k, halves_at=(80, 82), group=16, bits=4),
+    GgufFormat("Q3_K", 11, 256, 110, read=_q3_k, zero=4, halves_at=(108,), group=16, bits=4),
     GgufFormat("Q4_K", 12, 256, 144, read=_q4_k, halves_at=(0, 2), bits=4),
     GgufFormat("Q5_K", 13, 256, 176, read=_q5_k, halves_at=(0, 2)),
     GgufFormat("Q6_K", 14, 256, 210, read=_q6_k, zero=32, halves_at=(208,), group=16),
+    GgufFormat("IQ4_NL", 20, 32, 18, read=_iq4_nl),
+    GgufFormat("IQ4_XS", 23, 256, 136, read=_iq4_xs),
     GgufFormat("BF16", 30, 1, 2, dtype="bfloat16"),
 )
 FORMATS = {row.name: row for row in _ROWS}
 BY_ID = {row.id: row for row in _ROWS}
 BLOCKS = {row.name: row for row in _ROWS if row.read is not None}
 UNREAD = {
-    **{9: "Q8_1", 10: "Q2_K", 11: "Q3_K", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S"},
-    **{20: "IQ4_NL", 21: "IQ3_S", 22: "IQ2_S", 23: "IQ4_XS", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"},
+    **{9: "Q8_1", 15: "Q8_K", 16: "IQ2_XXS", 17: "IQ2_XS", 18: "IQ3_XXS", 19: "IQ1_S"},
+    **{21: "IQ3_S", 22: "IQ2_S", 24: "I8", 25: "I16", 26: "I32", 27: "I64", 28: "F64"},
     **{29: "IQ1_M", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4"},
 }
 """Names of ggml's other encodings, for the refusal."""

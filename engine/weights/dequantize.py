@@ -79,6 +79,9 @@ class NumpyArrays:
     def join(self, first: Bytes, second: Bytes) -> Bytes:
         return np.concatenate((first, second), axis=1)
 
+    def looked_up(self, table: Sequence[int], places: Bytes) -> NDArray[np.int8]:
+        return np.array(table, dtype=np.int8)[places]
+
 
 _NUMPY = NumpyArrays()
 # Eight bytes in one int64, so that expanding a byte is one gathered element.

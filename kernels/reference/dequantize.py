@@ -37,6 +37,9 @@ class TorchArrays:
     def join(self, first: Tensor, second: Tensor) -> Tensor:
         return torch.cat((first, second), dim=1)
 
+    def looked_up(self, table: Sequence[int], places: Tensor) -> Tensor:
+        return torch.tensor(table, dtype=torch.int8, device=places.device)[places.long()]
+
 
 TORCH = TorchArrays()
 

@@ -190,7 +190,9 @@ def test_tiles_that_no_chunk_fits_are_widened(triton_ops: Ops, reference: Ops, d
     assert check(triton_ops, reference, device, floats(20, 96, (32, 48))).data.form == "dense"
 
 
-@pytest.mark.parametrize("name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"])
+@pytest.mark.parametrize(
+    "name", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL"]
+)
 def test_gguf_blocks(triton_ops: Ops, reference: Ops, device: torch.device, name: str) -> None:
     weights: list[Weight] = [gguf_rows(name, 24, 256), gguf_rows("Q8_0", 3, 256)]
     packed = check(triton_ops, reference, device, weights, quantization="gguf", dtype=torch.bfloat16)
