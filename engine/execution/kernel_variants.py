@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.model_config import MoeParameters
 from engine.models.decoder import Decoder, ForwardBatch
 from engine.models.registry import load_model
 from engine.models.source import WeightSource
@@ -49,16 +50,22 @@ def variants_of(
             for _ in range(model.config.num_layers)
         ]
         model.bind(caches, model.config.max_position_embeddings)
-        for rows, sequences in steps(config):
+        for rows, sequences in steps(config, model.config.moe):
             run_step(ops, model, config.block_size, rows, sequences)
         sample_once(ops, model.config.vocab_size)
     return frozenset(seen)
 
 
-def steps(config: EngineConfig) -> Iterator[tuple[int, int]]:
+def steps(config: EngineConfig, moe: MoeParameters | None) -> Iterator[tuple[int, int]]:
     """(rows, sequences): all decodes, one long chunk, and chunks of a few rows each."""
     most = config.max_num_batched_tokens
-    for rows in sorted({min(rows, most) for rows in (*_ROWS, config.max_num_seqs, most)}):
+    bounds: tuple[int, ...] = (*_ROWS, config.max_num_seqs, most)
+    if moe is not None:
+        # Experts go by the rows that each of them gets on average, and by whether there are enough to sort.
+        shared = [rows * moe.num_experts // moe.experts_per_token for rows in (16, 64)]
+        few = moe.num_experts // (4 * moe.experts_per_token)
+        bounds += (*shared, *(rows + 1 for rows in shared), max(few, 1), few + 1)
+    for rows in sorted({min(rows, most) for rows in bounds}):
         for sequences in sorted({1, max(1, rows // 8), rows // 8 + 1, rows}):
             if sequences <= min(rows, config.max_num_seqs):
                 yield rows, sequences
@@ -90,6 +97,7 @@ def sample_once(ops: Ops, vocabulary: int) -> None:
     for topk in (0, 1):
         ops.row_stats(logits, ids, topk)
     ops.apply_token_bitmask(logits, _empty(1, -(-vocabulary // 32), dtype=torch.int32), ids)
+    ops.apply_penalties(logits, ids, _empty(2, dtype=torch.int64), ids, one, one, one, one)
 
 
 def _empty(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from kernels.triton.float8 import decode
 from kernels.triton.launch import Block, Constant, Pointer, Schedule, device_function, i64, kernel
 
 SUB = 16
@@ -30,13 +31,6 @@ CHUNK = {"dense": 64, "codes4": SUB * 8, "codes8": SUB * 4, "float8": 128, "int8
 """Inputs of one step of the loop."""
 WHOLE = tl.constexpr(0x4B000000)
 """Bits of 2^23: an integer below 2^23 in its low bits makes the float 2^23 + integer."""
-
-
-@device_function
-def from_e4m3(byte: Block) -> Block:
-    """Exactly, as float32. The exponents differ by 120; numbers below 2^-6 become denormal first, and are scaled up."""
-    bits = byte.to(tl.int32)
-    return (((bits & 0x7F) << 20) | ((bits & 0x80) << 24)).to(tl.float32, bitcast=True) * 1.329227995784916e36
 
 
 @device_function
@@ -140,7 +134,7 @@ def multiply(
             elif FORM == "int8":
                 acc = tl.dot(a, tile, acc, out_dtype=tl.int32)
             elif GROUPED or X_GROUPS > 1:
-                b = from_e4m3(tile).to(x.dtype.element_ty) if FORM == "float8" else tile
+                b = decode(tile).to(x.dtype.element_ty) if FORM == "float8" else tile
                 partial = tl.dot(a, b, input_precision="ieee")
                 if GROUPED:
                     partial *= tl.load(scale + group * OUTPUTS + n, mask=inside, other=0.0)[None, :]
@@ -148,7 +142,7 @@ def multiply(
                     partial *= tl.load(x_scale + source * X_GROUPS + group, mask=valid, other=0.0)[:, None]
                 acc += partial
             else:
-                b = from_e4m3(tile).to(x.dtype.element_ty) if FORM == "float8" else tile
+                b = decode(tile).to(x.dtype.element_ty) if FORM == "float8" else tile
                 acc = tl.dot(a, b, acc, input_precision="ieee")
     value = acc.to(tl.float32)
     if x_scale is not None and X_GROUPS == 1:
@@ -217,7 +211,7 @@ def widen(
         if PARTS > 1:
             b = from_codes(tile, part, s, z, BITS, OFFSET)
         else:
-            b = from_e4m3(tile) * s[None, :]
+            b = decode(tile) * s[None, :]
         to = out + n[None, :].to(tl.int64) * INPUTS + k[:, None]
         tl.store(to, b.to(out.dtype.element_ty), mask=inside[None, :] & (k < INPUTS)[:, None])
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from kernels.contracts import KernelError
 from kernels.reference.quantize_rows import SMALLEST_SCALE
 from kernels.reference.quantize_rows import quantize_rows as by_reference
-from kernels.triton.launch import Constant, Pointer, Schedule, aligned, f32, i64, kernel, launch
+from kernels.triton.launch import Constant, Pointer, Schedule, aligned, f32, kernel, launch
 from kernels.triton.target import FP8_FROM, capability
 
 SMALLEST = tl.constexpr(SMALLEST_SCALE)
@@ -26,9 +26,9 @@ def round_rows(
     x: Pointer,
     codes: Pointer,
     scales: Pointer,
-    stride: i64,
     given: f32,
     zero: f32,
+    STRIDE: tl.constexpr,
     WIDTH: tl.constexpr,
     GROUP: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -42,7 +42,7 @@ def round_rows(
     place = tl.arange(0, BLOCK)
     column = group * GROUP + place
     inside = (place < GROUP) & (column < WIDTH)
-    value = tl.load(x + row * stride + column, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x + row * STRIDE + column, mask=inside, other=0.0).to(tl.float32)
     LARGEST: tl.constexpr = 448.0 if FLOAT else 127.0
     # Codes have no infinity and no NaN: the scale says it instead.
     finite = tl.abs(value) < float("inf")
@@ -63,9 +63,12 @@ def round_rows(
         tl.store(to, tl.clamp(value, tl.where(zero == 0.0, -127.0, -128.0), 127.0).to(tl.int8), mask=inside)
 
 
-def round_constants(width: int, group: int, floats: bool, static: bool) -> tuple[dict[str, Constant], Schedule]:
+def round_constants(
+    width: int, stride: int, group: int, floats: bool, static: bool
+) -> tuple[dict[str, Constant], Schedule]:
     block = triton.next_power_of_2(group)
     constants: dict[str, Constant] = {
+        "STRIDE": stride,
         "WIDTH": width,
         "GROUP": group,
         "GROUPS": triton.cdiv(width, group),
@@ -89,12 +92,12 @@ def round_activations(
     rows, width = x.shape
     codes = torch.empty(rows, width, dtype=torch.float8_e4m3fn if to == "fp8" else torch.int8, device=x.device)
     scales = torch.empty(rows, triton.cdiv(width, group), dtype=torch.float32, device=x.device)
-    constants, schedule = round_constants(width, group, to == "fp8", scale is not None)
+    constants, schedule = round_constants(width, x.stride(0), group, to == "fp8", scale is not None)
     launch(
         round_rows,
         (rows, scales.shape[1]),
         {
-            "x": x, "codes": codes, "scales": scales, "stride": x.stride(0),
+            "x": x, "codes": codes, "scales": scales,
             "given": 1.0 if scale is None else float(scale), "zero": zero,
         },
         constants,

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.contracts import Ops, PackedLinear, Weight
+from kernels.contracts import Ops, PackedExperts, PackedLinear, Weight
 from kernels.triton.launch import OBSERVERS, Variant
 from kernels.triton.target import Architecture, assume
 
@@ -51,6 +51,10 @@ class RecordedOps:
     def pack_linear(self, *arguments: Any, **options: Any) -> PackedLinear:
         packed = self._ops.pack_linear(*arguments, **options)
         return replace(packed, data=without_numbers(packed.data), bias=without_numbers(packed.bias))
+
+    def pack_experts(self, *arguments: Any, **options: Any) -> PackedExperts:
+        packed = self._ops.pack_experts(*arguments, **options)
+        return replace(packed, data=without_numbers(packed.data))
 
 
 def without_numbers(value: Any) -> Any:

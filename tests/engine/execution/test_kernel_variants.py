@@ -21,6 +21,7 @@ from kernels import dispatch
 from kernels.triton.launch import OBSERVERS, Variant
 from kernels.triton.recording import META, RecordedOps, recorded
 from kernels.triton.target import ARCHITECTURES
+from tests.engine.models.test_families import make_reference
 from tests.fakes.tiny_model import write_tiny_model
 
 PROMPTS = ["the quick brown fox", "es the", "th"]
@@ -48,11 +49,14 @@ def config_of(folder: Path, **changes: object) -> EngineConfig:
     return EngineConfig(model=str(folder), dtype="float32", **changes)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("quantization", [None, "int8", "int4"])
+@pytest.mark.parametrize("quantization", [None, "int8", "int4", "experts"])
 def test_no_number_of_rows_and_sequences_launches_another_variant(folder: Path, quantization: str | None) -> None:
     if quantization == "int4":
         write_tiny_model(folder.parent / "int4", hidden_size=64, intermediate_size=96, num_attention_heads=4)
         folder = folder.parent / "int4"
+    if quantization == "experts":
+        quantization, folder = None, folder.parent / "experts"
+        make_reference("qwen3 moe", folder)
     config, target = config_of(folder, quantization=quantization), ARCHITECTURES["sm_90"]
     found = variants_of(open_checkpoint(folder), config, torch.bfloat16, target)
     checkpoint = open_checkpoint(folder)
@@ -61,7 +65,7 @@ def test_no_number_of_rows_and_sequences_launches_another_variant(folder: Path, 
         source = WeightSource(checkpoint, ops, META, torch.bfloat16, quantization)  # type: ignore[arg-type]
         model = load_model(source)
         size = (1, 16, model.config.num_kv_heads, model.config.head_dim, torch.bfloat16, META)
-        model.bind([ops.allocate_kv_cache(*size) for _ in range(2)], 256)
+        model.bind([ops.allocate_kv_cache(*size) for _ in range(model.config.num_layers)], 128)
         for rows in (*range(1, 300), 511, 512):
             for sequences in {1, 2, 3, 5, 8, rows}:
                 if sequences <= min(rows, 8):
