@@ -24,6 +24,7 @@ from engine.execution.kernel_manifest import KernelManifest, build_kernels, read
 from engine.metrics.prometheus import EngineCollector
 from engine.metrics.stats import EngineStats, ShareStats
 from engine.ports import LoadedModel, Loader, Progress
+from engine.quantization.request import Quantized, QuantizeRequest, quantize_model
 from engine.requests import (
     EngineSignals,
     EngineUsage,
@@ -85,6 +86,8 @@ __all__ = [
     "Progress",
     "PromptScore",
     "PromptTooLong",
+    "QuantizeRequest",
+    "Quantized",
     "Reasoning",
     "RequestOutput",
     "SamplingParams",
@@ -96,6 +99,7 @@ __all__ = [
     "WeightsMismatch",
     "build_kernels",
     "check_model",
+    "quantize_model",
     "read_facts",
     "read_kernels",
 ]

@@ -27,6 +27,13 @@ class LlamaModel:
         self._stack: DecoderStack | None = None
         self.last_norm, self.logits = self._shell.last_norm, self._shell.logits
 
+    @property
+    def layers(self) -> Sequence[DecoderLayer]:
+        return self._layers
+
+    def embed(self, token_ids: Tensor) -> Tensor:
+        return self._shell.embed(token_ids)
+
     def bind(self, caches: Sequence[KVCache], max_positions: int) -> None:
         cos, sin = rotary_tables(self.config.rope, self.config.max_position_embeddings, max_positions, self._device)
         self._stack = self._ops.pack_stack(self._layers, caches, cos, sin)

@@ -66,6 +66,14 @@ class Checkpoint:
     def __contains__(self, name: str) -> bool:
         return name in self._available
 
+    def names(self) -> list[str]:
+        """Of all tensors, sorted."""
+        return sorted(self._available)
+
+    def read(self, name: str, dtype: torch.dtype) -> Tensor:
+        """A tensor in whatever shape it has, for those who rewrite checkpoints. Marks nothing as used."""
+        return self._reader.read(name, dtype)
+
     def take(self, name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """The tensor `name` in `dtype`. Raises WeightsMismatch when it is missing or has another shape."""
         self._require(name)

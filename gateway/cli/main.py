@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "audit": "gateway.cli.audit",
     "db": "gateway.cli.db",
     "models": "gateway.cli.models",
+    "quantize": "gateway.cli.quantize",
     "kernels": "gateway.cli.kernels",
     "config": "gateway.cli.config",
     "bench": "gateway.cli.bench",

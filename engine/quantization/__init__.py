@@ -1,0 +1,1 @@
+"""Makes quantized checkpoints: rounding, calibration, and the tensors of each format."""
