@@ -45,6 +45,8 @@ from engine.serving.offline import ChoiceResult, GenerationResult, LLMEngine
 from engine.serving.stream import GenerationStream
 from engine.text.tool_calls.constraint import CallConstraint, Function
 from engine.text.tool_calls.pieces import AnswerParser, CallArguments, CallBegin, Reasoning
+from engine.verification.report import VerifyReport
+from engine.verification.verify import verify_model
 
 __all__ = [
     "LLM",
@@ -96,10 +98,12 @@ __all__ = [
     "TextTooLong",
     "TokenLogprobs",
     "UnsupportedModel",
+    "VerifyReport",
     "WeightsMismatch",
     "build_kernels",
     "check_model",
     "quantize_model",
     "read_facts",
     "read_kernels",
+    "verify_model",
 ]

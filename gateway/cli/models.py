@@ -1,4 +1,4 @@
-"""`esclusa models`: what the demo uses, where it comes from, and fetching it ahead of time."""
+"""`esclusa models`: what the demo uses, where it comes from, fetching it ahead of time; and verifying any model."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import typer
 if TYPE_CHECKING:
     from gateway.local.models import ModelAsset
 
-app = typer.Typer(help="The demo models: list and fetch.", no_args_is_help=True)
+app = typer.Typer(help="The demo models: list and fetch. Any quantized one: verify.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -46,6 +46,25 @@ def fetch_models(
             print(json.dumps({"id": asset.id, "path": str(path)}))
     if not as_json:
         print(f"models are in {models_dir()}", file=sys.stderr)
+
+
+@app.command("verify")
+def verify_checkpoint(
+    path: str = typer.Argument(..., help="Model directory whose weights are stored quantized."),
+    backend: str = typer.Option("cpu", help="Whose products are compared with the dense ones: cpu or reference."),
+    as_json: bool = typer.Option(False, "--json", help="JSON on stdout."),
+) -> None:
+    """Find out how quantized weights are really stored, and check every matrix of them.
+
+    Reads the model in each way that files of its format are known to be written in, and measures how well it then knows
+    a text. Exit 1 when the configuration says another way, words change when they are packed again, or a product of the
+    kernels is not that of the dense weights.
+
+    Example: esclusa models verify ./llama-awq
+    """
+    from gateway.cli.verify import run_verification
+
+    run_verification(path, backend, as_json)
 
 
 def models_dir() -> Path:
