@@ -1,4 +1,4 @@
-"""Which convention a file behaves like. Pure decisions over the numbers of the probes."""
+"""Decides which convention a file behaves like: pure functions over the numbers of the probes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a model knows a text when its weights are read in a given way."""
+"""Measures how well a model knows a text when its weights are read in a given way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the verification of a quantized checkpoint found. Values only, without torch."""
+"""Results of verifying a quantized checkpoint. Values only, without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `esclusa models verify` prints: a table of conventions, a table of matrices, and what was found."""
+"""Prints for `esclusa models verify`: a table of conventions, one of matrices, and the findings."""
 
 from __future__ import annotations
 
