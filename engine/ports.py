@@ -57,6 +57,8 @@ class LoadedModel:
     embedder: Embedder | None = None
     sampling_defaults: Mapping[str, float] = field(default_factory=dict)
     """The makers' recommended sampling, by the names of `SamplingParams`."""
+    kernels_sha256: str = ""
+    """Of the code that computes the answers; see `kernels.identity`."""
 
 
 Loader = Callable[[EngineConfig, Progress], LoadedModel]

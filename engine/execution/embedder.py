@@ -23,6 +23,7 @@ from engine.models.source import WeightSource
 from engine.step import Step, StepResult
 from engine.text.tokenizer import ChatTokenizer
 from engine.weights.loader import Checkpoint
+from kernels.identity import kernels_sha256
 
 _BATCH_TOKENS = 8192
 """Padded tokens that are encoded at once."""
@@ -43,6 +44,7 @@ class SentenceEncoder:
         self.tokenizer = ChatTokenizer.from_checkpoint(checkpoint)
         self._device = device
         ops = load_ops(config, device)
+        self.kernels_sha256 = kernels_sha256(ops)
         with torch.inference_mode():
             self._model = BertEncoder(WeightSource(checkpoint, ops, device, dtype))
         self._first_token = _pools_first_token(checkpoint.path)

@@ -39,6 +39,7 @@ from engine.weights.loader import Checkpoint, open_checkpoint
 from engine.weights.quantized import quantization_on_load
 from engine.weights.untrusted import model_files
 from kernels.contracts import KVCache
+from kernels.identity import kernels_sha256
 
 Progress = Callable[[str, float], None]
 PromptLogprob = tuple[int, float, int, tuple[tuple[int, float], ...]]
@@ -71,6 +72,7 @@ class ModelRunner:
         self.tokenizer.llguidance()  # now, and not when the first request with a grammar comes: it stops every thread
         self._progress("kernels (compiled once per machine)", 0.0)
         self._ops = load_ops(config, self._device)
+        self.kernels_sha256 = kernels_sha256(self._ops)
         self._model: Decoder | None = self._load(checkpoint)
 
         self.block_size, self.vocab_size = config.block_size, self.model_config.vocab_size
@@ -272,13 +274,19 @@ def _load_model(config: EngineConfig, progress: Progress) -> LoadedModel:
         runner = ModelRunner(config, progress, checkpoint)
         _require_sha256(runner.model_sha256, config.model_sha256)
         defaults = sampling_defaults(checkpoint.path, checkpoint.metadata)
-        return LoadedModel(runner, runner.tokenizer, runner.model_sha256, sampling_defaults=defaults)
+        return LoadedModel(
+            runner,
+            runner.tokenizer,
+            runner.model_sha256,
+            sampling_defaults=defaults,
+            kernels_sha256=runner.kernels_sha256,
+        )
     device = resolve_device(config.device)
     encoder = SentenceEncoder(checkpoint, config, device, DTYPES.get(config.dtype, torch.float32))
     found = checkpoint.sha256()
     _require_sha256(found, config.model_sha256)
     progress("ready", 100.0)
-    return LoadedModel(encoder, encoder.tokenizer, found, encoder)
+    return LoadedModel(encoder, encoder.tokenizer, found, encoder, kernels_sha256=encoder.kernels_sha256)
 
 
 def _require_sha256(found: str, expected: str | None) -> None:

@@ -264,6 +264,11 @@ class AsyncEngine:
     def model_sha256(self) -> str:
         return self._model.model_sha256
 
+    @property
+    def kernels_sha256(self) -> str:
+        """Of the code that computes the answers: each op's back end and what it was compiled to."""
+        return self._model.kernels_sha256
+
     # -- inside ------------------------------------------------------------------------------------------------------
 
     async def _encode(

@@ -168,6 +168,7 @@ def _what(stage: Received, signals: Signals | None, hidden: Container[str]) -> d
         what["model_served"] = served.id
     if signals is not None:
         what["model_sha256"] = signals.model_sha256
+        what["kernels_sha256"] = signals.kernels_sha256
     return filled(what)
 
 

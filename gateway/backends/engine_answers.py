@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gateway.backends.best_of import BestOfAnswer
 from gateway.backends.echo import EchoedAnswer
 from gateway.backends.engine_dialog import ChatPrompt, ParsedAnswer
-from gateway.backends.engine_values import as_chunks, as_delta, as_gateway_error
+from gateway.backends.engine_values import as_chunks, as_delta, as_gateway_error, computed_by
 from gateway.flow.values import ChatRequest, Chunk, CompletionRequest, GeneratingRequest, Prompt, Usage
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class EngineAnswer:
         engine = self._engine
         if event.finish_reason is None and event.prompt_logprobs is None:
             return as_delta(event, engine.tokenizer, self._hidden)
-        chunks = partial(as_chunks, event, engine.model_sha256, engine.tokenizer, self._hidden)
+        chunks = partial(as_chunks, event, computed_by(engine), engine.tokenizer, self._hidden)
         # The log-probabilities of a long prompt are too many for the event loop.
         self._ready.extend(chunks() if event.prompt_logprobs is None else await asyncio.to_thread(chunks))
         return self._ready.popleft()

@@ -6,6 +6,7 @@ Events are read by attribute and errors by their public code, so that this modul
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from gateway.errors import (
@@ -119,7 +120,19 @@ def as_delta(event: Any, tokenizer: Any, hidden: Collection[int] = ()) -> TextDe
     return TextDelta(event.index, event.text, event.token_ids, logprobs)
 
 
-def as_chunks(event: Any, model_sha256: str, tokenizer: Any, hidden: Collection[int] = ()) -> list[Chunk]:
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """What computed an answer: the hashes of a model's files and of the kernels that run it."""
+
+    model_sha256: str
+    kernels_sha256: str
+
+
+def computed_by(engine: Any) -> Computed:
+    return Computed(engine.model_sha256, engine.kernels_sha256)
+
+
+def as_chunks(event: Any, computed: Computed, tokenizer: Any, hidden: Collection[int] = ()) -> list[Chunk]:
     """All that an event says, the end of a choice last."""
     delta, found = as_delta(event, tokenizer, hidden), list[Chunk]()
     if event.prompt_logprobs is not None:
@@ -131,7 +144,7 @@ def as_chunks(event: Any, model_sha256: str, tokenizer: Any, hidden: Collection[
     if event.finish_reason is None:
         return [*found, delta]
     reason = str(event.finish_reason)
-    signals = None if event.signals is None else _signals(event.signals, model_sha256)
+    signals = None if event.signals is None else _signals(event.signals, computed)
     cause, matched = _stop_cause(reason, event.stop_reason), event.stop_reason if reason in ("stop", "length") else None
     return [*found, ChoiceEnd(delta, FINISH[reason], cause, signals, matched)]
 
@@ -161,7 +174,7 @@ def _token(entry: Any, tokenizer: Any, hidden: Collection[int] = ()) -> TokenLog
     )
 
 
-def _signals(signals: Any, model_sha256: str) -> Signals:
+def _signals(signals: Any, computed: Computed) -> Signals:
     entropies = signals.first_entropies
     return Signals(
         mean_logprob=signals.mean_logprob,
@@ -173,7 +186,8 @@ def _signals(signals: Any, model_sha256: str) -> Signals:
         decode_s=signals.decode_s,
         cached_tokens=signals.cached_tokens,
         preemptions=signals.preemptions,
-        model_sha256=model_sha256,
+        model_sha256=computed.model_sha256,
+        kernels_sha256=computed.kernels_sha256 or None,
     )
 
 

@@ -51,6 +51,8 @@ class Signals:
     cached_tokens: int = 0
     preemptions: int = 0
     model_sha256: str | None = None
+    kernels_sha256: str | None = None
+    """Of the code that computed the answer."""
 
 
 @dataclass(frozen=True, slots=True)

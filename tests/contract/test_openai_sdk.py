@@ -299,6 +299,7 @@ def test_evidence_of_the_engine_is_in_the_record(stage: Stage, client: OpenAI) -
     assert record["engine"]["mean_logprob_micro"] < 0
     assert record["engine"]["prefill_us"] > 0
     assert len(record["what"]["model_sha256"]) == 64
+    assert len(record["what"]["kernels_sha256"]) == 64
     assert intent["policy_version"] == completion["policy_version"] == 1
 
 
