@@ -20,7 +20,7 @@ from engine.errors import (
     WeightsMismatch,
 )
 from engine.execution.inspection import ModelFacts, check_model, read_facts
-from engine.execution.kernel_manifest import KernelManifest, build_kernels, read_kernels
+from engine.execution.kernel_manifest import KernelManifest, build_kernels, read_kernels, tune_kernels
 from engine.metrics.prometheus import EngineCollector
 from engine.metrics.stats import EngineStats, ShareStats
 from engine.ports import LoadedModel, Loader, Progress
@@ -105,5 +105,6 @@ __all__ = [
     "quantize_model",
     "read_facts",
     "read_kernels",
+    "tune_kernels",
     "verify_model",
 ]

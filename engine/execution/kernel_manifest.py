@@ -86,6 +86,46 @@ def build_kernels(
     return KernelManifest(manifest_sha256(as_document(compiled)["kernels"]), rows)
 
 
+def tune_kernels(
+    architectures: Sequence[str], folder: Path, jobs: int, measure: bool, progress: Progress
+) -> list[Path]:
+    """Write a table of tiles for each of `architectures` to `folder`; the files.
+
+    Candidates are compiled and ranked by a model. With `measure` they are timed on this machine's GPU, whose
+    architecture alone is tuned then. Raises InvalidInput for an architecture that is unknown or has no data of its
+    chip, EngineFault where a form has no tile or there is no GPU to measure on.
+    """
+    import torch
+
+    from kernels.contracts import KernelError
+    from kernels.triton.target import architecture, capability
+    from kernels.triton.tiles import file_name
+    from kernels.triton.tuning import CHIPS, as_text, tune
+
+    device = torch.device("cuda")
+    if measure and not torch.cuda.is_available():
+        raise EngineFault("this machine has no GPU to measure on", hint="pass `--offline` to rank without one")
+    names = [f"sm_{capability(device)}"] if measure else list(dict.fromkeys(architectures))
+    written = []
+    for name in names:
+        if name not in CHIPS:
+            raise InvalidInput("arch", name[:40], f"must be one of {', '.join(CHIPS)}")
+        target = architecture(name)
+        try:
+            table = tune(target, jobs, progress)
+        except KernelError as error:
+            raise EngineFault(str(error), hint="report it with the version of Triton") from error
+        if measure:
+            from kernels.triton.measuring import measured
+
+            table = measured(table, device, progress)
+        folder.mkdir(parents=True, exist_ok=True)
+        path = folder / file_name(target.capability)
+        path.write_text(as_text(table), encoding="utf-8")
+        written.append(path)
+    return written
+
+
 def read_kernels(folder: Path) -> KernelManifest:
     """The manifest of a folder. Raises EngineFault where it is absent, damaged, or of another Triton."""
     from kernels.contracts import KernelError

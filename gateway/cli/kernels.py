@@ -85,6 +85,34 @@ def verify(
     _show(manifest, as_json)
 
 
+@app.command("tune")
+def tune(
+    offline: bool = typer.Option(False, "--offline", help="Rank by a model, without a GPU."),
+    arch: str = typer.Option("sm_80,sm_89,sm_90,sm_100", help="With --offline: GPU architectures, comma-separated."),
+    out: Path = typer.Option(Path("kernel-tables"), help="Folder of the tables; ESCLUSA_KERNEL_TABLES names it."),
+    jobs: int = typer.Option(0, help="Processes that compile; 0: one per core."),
+) -> None:
+    """Choose the tiles of matrix products: those that spill are dropped, the others timed on this machine's GPU.
+
+    Exit 1 without a GPU, unless --offline ranks them by memory, occupancy and waves. No model serves meanwhile.
+
+    Example: esclusa kernels tune --offline --arch sm_90 --out ./kernel-tables
+    """
+    from engine import EngineError, tune_kernels
+
+    if os.environ.pop("TRITON_INTERPRET", "0") == "1":
+        print("TRITON_INTERPRET is ignored: kernels are compiled here", file=sys.stderr)
+    names = [name.strip() for name in arch.split(",") if name.strip()]
+    try:
+        written = tune_kernels(names, out, jobs or os.cpu_count() or 1, not offline, _progress)
+    except ModuleNotFoundError as error:
+        _fail(f"{error.name} is not installed", "pip install 'esclusa[gpu]'")
+    except EngineError as error:
+        _fail(error.message, error.hint)
+    for path in written:
+        print(path)
+
+
 def _progress(done: int, total: int, what: str) -> None:
     if sys.stderr.isatty():
         print(f"\r\x1b[2K{done} of {total}  {what}", end="\n" if done == total else "", file=sys.stderr)

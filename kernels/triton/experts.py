@@ -22,7 +22,9 @@ from kernels.triton.grouping import group_slots
 from kernels.triton.launch import Argument, Constant, Pointer, Schedule, aligned, i64, kernel, launch
 from kernels.triton.linear import activations, form_constants, product_arguments
 from kernels.triton.packing import ProductWeight, pack
-from kernels.triton.product import multiply, tiles
+from kernels.triton.product import multiply
+from kernels.triton.target import capability
+from kernels.triton.tiles import choose, constants_of, step_of
 
 PIECE = 1024
 
@@ -112,13 +114,15 @@ def experts(x: Tensor, ids: Tensor, shares: Tensor, packed: PackedExperts, activ
         return out
     up, down = packed.data.up, packed.data.down
     ids, shares = aligned(ids), aligned(shares)
-    first, first_plan = experts_constants(up, rows, topk, packed.count, packed.deterministic, topk)
-    second, second_plan = experts_constants(down, rows, topk, packed.count, packed.deterministic, 1)
-    order = group_slots(ids, packed.first, packed.count, int(first["BLOCK_M"] or 1))
+    average = None if packed.deterministic else -(-rows * topk // packed.count)
+    first, first_plan = experts_constants(up, average, topk)
+    block_m = int(first["BLOCK_M"] or 1)
+    # The same blocks of rows serve both products.
+    second, second_plan = experts_constants(down, average, 1, block_m)
+    order = group_slots(ids, packed.first, packed.count, block_m)
     inner = torch.empty(rows * topk, up.outputs, dtype=packed.dtype, device=x.device)
     _multiply(x, up, packed.dtype, order, None, inner, first, first_plan)
     gated = silu_mul(inner) if activation == "silu" else gelu_tanh_mul(inner)
-    # The same blocks of rows serve both products.
     parts = torch.empty(rows * topk, packed.hidden, dtype=torch.float32, device=x.device)
     _multiply(gated, down, packed.dtype, order, shares, parts, second, second_plan)
     summing, schedule = sum_constants(packed.hidden, topk)
@@ -147,13 +151,12 @@ def _multiply(
 
 
 def experts_constants(
-    weight: ProductWeight, rows: int, topk: int, count: int, deterministic: bool, shared_by: int
+    weight: ProductWeight, average: int | None, shared_by: int, block_m: int | None = None
 ) -> tuple[dict[str, Constant], Schedule]:
-    """Of `multiply`: tiles for the rows that an expert gets on average, one choice for both products."""
-    average = None if deterministic else -(-rows * topk // count)
-    tile, schedule = tiles("codes4", average, weight.outputs, 1)
-    x_groups = triton.cdiv(weight.inputs, weight.x_group) if weight.x_group else 1
-    return form_constants(weight) | tile | {"X_GROUPS": x_groups, "SHARED_BY": shared_by}, schedule
+    """Of `multiply`. `average`: rows of an expert, None for any number; `block_m`: where another product chose it."""
+    tile = choose(weight.form, step_of(average), weight.outputs, capability(weight.weight.device), block_m)
+    constants, schedule = constants_of(tile, splits=1)
+    return form_constants(weight) | constants | {"SHARED_BY": shared_by}, schedule
 
 
 def sum_constants(hidden: int, topk: int) -> tuple[dict[str, Constant], Schedule]:

@@ -17,9 +17,10 @@ from torch import Tensor
 from kernels.contracts import KernelError, PackedLinear, Weight, as_weights, check_quantization
 from kernels.triton.launch import Argument, Constant, Schedule, aligned, launch
 from kernels.triton.packing import ProductWeight, pack
-from kernels.triton.product import CHUNK, PARTS, add_constants, add_parts, multiply, tiles, widen
+from kernels.triton.product import CHUNK, PARTS, add_constants, add_parts, multiply, widen
 from kernels.triton.quantize_rows import round_activations
-from kernels.triton.target import on_gpu
+from kernels.triton.target import capability, on_gpu
+from kernels.triton.tiles import Tile, choose, constants_of, splits_of, step_of
 
 MANY = 256
 """Rows, from which AutoAWQ and vLLM also take the dense product."""
@@ -77,19 +78,30 @@ def _multiply(x: Tensor, packed: PackedLinear, out: Tensor) -> None:
     weight: ProductWeight = packed.data
     rows = x.shape[0]
     x, x_scale = activations(x, weight, packed.dtype)
-    constants, schedule = linear_constants(weight, None if packed.deterministic else rows)
-    splits = int(constants["SPLITS"] or 1)
     bias = packed.bias
     if weight.correction is not None:
         bias = weight.correction if bias is None else weight.correction + bias.float()
+    run_product(x, x_scale, weight, bias, out, *linear_constants(weight, None if packed.deterministic else rows))
+
+
+def run_product(
+    x: Tensor,
+    x_scale: Tensor | None,
+    weight: ProductWeight,
+    bias: Tensor | None,
+    out: Tensor,
+    constants: dict[str, Constant],
+    schedule: Schedule,
+) -> None:
+    """One product in one tile: `x` as `activations` gives it, `constants` as `linear_constants`."""
+    rows, splits = x.shape[0], int(constants["SPLITS"] or 1)
     to = out if splits == 1 else torch.empty(splits, *out.shape, dtype=torch.float32, device=out.device)
-    arguments = product_arguments(x, x_scale, weight, bias, to, rows)
     grid = (
         triton.cdiv(rows, int(constants["BLOCK_M"] or 1)),
         triton.cdiv(weight.outputs, int(constants["BLOCK_N"] or 1)),
         splits,
     )
-    launch(multiply, grid, arguments, constants, schedule)
+    launch(multiply, grid, product_arguments(x, x_scale, weight, bias, to, rows), constants, schedule)
     if splits > 1:
         added, plain = add_constants(weight.outputs, splits)
         pieces = triton.cdiv(weight.outputs, int(added["BLOCK"] or 1))
@@ -125,6 +137,7 @@ def form_constants(weight: ProductWeight) -> dict[str, Constant]:
         "PITCH": weight.pitch,
         "GROUP": weight.group,
         "GROUPS": weight.groups,
+        "X_GROUPS": triton.cdiv(weight.inputs, weight.x_group) if weight.x_group else 1,
         "OFFSET": weight.offset_kind,
         "PARTS": PARTS.get(weight.form, 1),
         "BLOCK_K": CHUNK[weight.form],
@@ -133,16 +146,21 @@ def form_constants(weight: ProductWeight) -> dict[str, Constant]:
 
 def linear_constants(weight: ProductWeight, rows: int | None) -> tuple[dict[str, Constant], Schedule]:
     """`rows` None: for any number of them, in one order of sums."""
-    tile, schedule = tiles(weight.form, rows, weight.outputs, triton.cdiv(weight.inputs, CHUNK[weight.form]))
-    x_groups = triton.cdiv(weight.inputs, weight.x_group) if weight.x_group else 1
-    return form_constants(weight) | tile | {"X_GROUPS": x_groups, "SHARED_BY": 1}, schedule
+    step = step_of(rows)
+    return tile_constants(weight, step, choose(weight.form, step, weight.outputs, capability(weight.weight.device)))
+
+
+def tile_constants(weight: ProductWeight, step: int, tile: Tile) -> tuple[dict[str, Constant], Schedule]:
+    chunks = triton.cdiv(weight.inputs, CHUNK[weight.form])
+    constants, schedule = constants_of(tile, splits_of(step, tile, weight.outputs, chunks))
+    return form_constants(weight) | constants | {"SHARED_BY": 1}, schedule
 
 
 def widened(weight: ProductWeight, dtype: torch.dtype) -> Tensor:
     """`[outputs, inputs]` of one weight of codes, in the order of its codes."""
     out = torch.empty(weight.outputs, weight.inputs, dtype=dtype, device=weight.weight.device)
     constants = form_constants(weight) | {"BLOCK_N": 64}
-    del constants["FORM"]
+    del constants["FORM"], constants["X_GROUPS"]
     grid = (triton.cdiv(weight.inputs, CHUNK[weight.form]), triton.cdiv(weight.outputs, 64))
     arguments: dict[str, Argument] = {
         "weight": weight.weight, "scale": weight.scale, "offset": weight.offset, "out": out,

@@ -17,7 +17,6 @@ a product is split along its inputs, the parts are added in order, without atomi
 
 from __future__ import annotations
 
-import triton
 import triton.language as tl
 
 from kernels.triton.float8 import decode
@@ -214,27 +213,6 @@ def widen(
             b = decode(tile) * s[None, :]
         to = out + n[None, :].to(tl.int64) * INPUTS + k[:, None]
         tl.store(to, b.to(out.dtype.element_ty), mask=inside[None, :] & (k < INPUTS)[:, None])
-
-
-def tiles(form: str, rows: int | None, outputs: int, chunks: int) -> tuple[dict[str, Constant], Schedule]:
-    """Tile and split for `rows`; None: for any number of them, so that a row's sum has one order always.
-
-    A product of few rows is split along its inputs until some 256 programs read the weight.
-    """
-    splits = 1
-    if rows is not None and rows <= 16:
-        block_m, block_n, schedule = 16, 64, Schedule(num_warps=4, num_stages=4)
-        programs = triton.cdiv(outputs, block_n)
-        while splits < 8 and splits * programs < 256 and chunks // splits >= 8:
-            splits *= 2
-    elif rows is None or rows <= 64:
-        block_m, block_n = 64, 64
-        schedule = Schedule(num_warps=8 if form in ("codes4", "float8") else 4, num_stages=3)
-    else:
-        # Chunks of 128 inputs of two bytes leave shared memory for half as many rows, on any device.
-        block_m = 64 if form in ("codes4", "float8") else 128
-        block_n, schedule = 128, Schedule(num_warps=8, num_stages=3)
-    return {"SPLITS": splits, "BLOCK_M": block_m, "BLOCK_N": block_n}, schedule
 
 
 def add_constants(outputs: int, splits: int) -> tuple[dict[str, Constant], Schedule]:
