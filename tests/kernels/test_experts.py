@@ -7,7 +7,10 @@ import itertools
 import pytest
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor
+from transformers.models.deepseek_v2.modeling_deepseek_v2 import DeepseekV2TopkRouter
+from transformers.models.deepseek_v3.modeling_deepseek_v3 import DeepseekV3TopkRouter
 
 from kernels.contracts import KernelError, Ops, Weight
 from tests.kernels.conftest import assert_near
@@ -81,6 +84,53 @@ def test_negative_biased_scores_beat_those_of_other_groups(reference: Ops) -> No
 def test_shares_of_nothing_stay_finite(reference: Ops) -> None:
     _, shares = reference.route(torch.full((1, 4), -200.0), 2, "sigmoid", normalize=True)
     assert bool(shares.isfinite().all())
+
+
+def by_expert(ids: Tensor, shares: Tensor) -> Tensor:
+    """Shares in the order of expert numbers, since libraries sort them otherwise."""
+    return torch.zeros(ids.shape[0], 64).scatter_(1, ids.long(), shares)
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_routes_as_deepseek_v3_does(reference: Ops, normalize: bool) -> None:
+    config = transformers.DeepseekV3Config(
+        hidden_size=32, n_routed_experts=64, num_experts_per_tok=6, n_group=8, topk_group=3, norm_topk_prob=normalize
+    )
+    router = DeepseekV3TopkRouter(config)
+    router.weight.data.normal_()
+    router.e_score_correction_bias.data.normal_().sub_(1.0)
+    x = torch.randn(20, 32)
+    logits, shares, ids = router(x)
+    ours_ids, ours = reference.route(
+        logits,
+        6,
+        "sigmoid",
+        router.e_score_correction_bias,
+        groups=8,
+        topk_groups=3,
+        normalize=normalize,
+        scale=config.routed_scaling_factor,
+    )
+    torch.testing.assert_close(by_expert(ours_ids, ours), by_expert(ids, shares))
+
+
+@pytest.mark.parametrize("method", ["greedy", "group_limited_greedy"])
+def test_routes_as_deepseek_v2_does(reference: Ops, method: str) -> None:
+    config = transformers.DeepseekV2Config(
+        hidden_size=32,
+        n_routed_experts=64,
+        num_experts_per_tok=6,
+        n_group=8,
+        topk_group=3,
+        topk_method=method,
+        routed_scaling_factor=16.0,
+    )
+    router = DeepseekV2TopkRouter(config)
+    router.weight.data.normal_()
+    logits, shares, ids = router(torch.randn(20, 32))
+    groups = {"groups": 8, "topk_groups": 3} if method == "group_limited_greedy" else {}
+    ours_ids, ours = reference.route(logits, 6, scale=16.0, **groups)  # type: ignore[arg-type]
+    torch.testing.assert_close(by_expert(ours_ids, ours), by_expert(ids, shares))
 
 
 @pytest.mark.parametrize(
