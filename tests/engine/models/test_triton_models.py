@@ -17,6 +17,7 @@ from tests.engine.models.test_families import make_reference, run_paged
 from tests.fakes.small_model import save_small_llama
 
 pytest.importorskip("triton")
+pytestmark = pytest.mark.gpu
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the caches of this test lie on the CPU")
