@@ -24,6 +24,8 @@ from kernels.triton.tiles import Tile, choose, constants_of, splits_of, step_of
 
 MANY = 256
 """Rows, from which AutoAWQ and vLLM also take the dense product."""
+MOST_WIDENED = 1 << 28
+"""Weights that are widened at once, half a gigabyte of bfloat16: a vocabulary's are more, and are never."""
 
 
 def pack_linear(
@@ -52,7 +54,8 @@ def linear(x: Tensor, packed: PackedLinear, out_dtype: torch.dtype | None = None
     wanted, shape = out_dtype or x.dtype, (x.shape[0], packed.out_features)
     if out is not None and (tuple(out.shape) != shape or not out.is_contiguous() or out.dtype is not wanted):
         raise KernelError(f"linear: out is {out.dtype} {tuple(out.shape)}, expected contiguous {wanted} {shape}")
-    many = not packed.deterministic and x.shape[0] >= MANY
+    small = packed.out_features * packed.in_features <= MOST_WIDENED
+    many = not packed.deterministic and x.shape[0] >= MANY and small
     if weight.form == "dense" and not packed.deterministic and (wanted is packed.dtype or on_gpu(x)):
         y = _dense(x.to(packed.dtype), weight.weight, packed.bias, wanted)
     elif many and weight.form in ("codes4", "codes8", "float8"):

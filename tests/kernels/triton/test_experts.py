@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+pytest.importorskip("triton")
+
 from kernels import dispatch
 from kernels.contracts import Ops, Weight
 from kernels.triton.grouping import group_slots

@@ -9,9 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
+pytest.importorskip("triton")
+
 from kernels import dispatch
 from kernels.contracts import FloatWeight, KernelError, Ops, PackedLinear, Weight
 from kernels.reference.dequantize import dequantize
+from kernels.triton.launch import OBSERVERS, Variant
 from tests.kernels.conftest import assert_near
 from tests.kernels.test_coded_weights import integers
 from tests.kernels.test_linear import gguf_rows
@@ -91,6 +94,21 @@ def test_many_rows_take_the_widened_weight(triton_ops: Ops, reference: Ops, devi
     for weight in (replace(integers(40, 96, 4, 32), columns=order), floats(40, 96), integers(40, 96, 8, 96)):
         check(triton_ops, reference, device, weight, rows=257)
         check(triton_ops, reference, device, weight, rows=257, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize(("most", "widens"), [(2**28, True), (40 * 96 - 1, False)])
+def test_a_weight_too_large_to_widen_stays_packed(
+    triton_ops: Ops, device: torch.device, monkeypatch: pytest.MonkeyPatch, most: int, widens: bool
+) -> None:
+    monkeypatch.setattr("kernels.triton.linear.MOST_WIDENED", most)
+    packed = triton_ops.pack_linear(on(device, integers(40, 96, 4, 32)), dtype=torch.float32)
+    seen: list[Variant] = []
+    OBSERVERS.add(seen.append)
+    try:
+        triton_ops.linear(torch.randn(256, 96, device=device), packed)
+    finally:
+        OBSERVERS.remove(seen.append)
+    assert [one.kernel for one in seen] == (["product.widen"] if widens else ["product.multiply"])
 
 
 def test_zero_points_at_both_ends(triton_ops: Ops, reference: Ops, device: torch.device) -> None:
