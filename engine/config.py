@@ -29,6 +29,10 @@ class EngineConfig:
     num_kv_blocks: int | None = None
     kv_cache_bytes: int | None = None
     gpu_memory_utilization: float = 0.9
+    kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3", "bfloat16", "float16", "float32"] = "auto"
+    """`auto`: that of the model. `fp8` halves the cache; the C++ kernels do not offer it."""
+    kernel_manifest: str | None = None
+    """The folder that `esclusa kernels build` wrote for this model and these limits; GPUs only."""
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048
     max_model_len: int | None = None

@@ -94,6 +94,8 @@ class StepResult:
     host_s: float = 0.0
     """Seconds spent in Python outside kernels, for `host_ms_per_step`."""
     kernel_s: float = 0.0
+    late_compiles: int = 0
+    """Kernels compiled since the last step, which should have been compiled ahead."""
 
 
 class Runner(Protocol):

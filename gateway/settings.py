@@ -219,6 +219,7 @@ class ModelSettings(Section):
     currency: str = Field("EUR", pattern=r"^[A-Z]{3}$", description="ISO 4217; budgets count in one currency")
     dtype: Literal["auto", "bfloat16", "float32", "float16"] = "auto"
     quantization: str | None = None
+    kernel_manifest: Path | None = Field(None, description="what `esclusa kernels build` wrote for it, for a GPU")
     default_max_tokens: int | None = Field(
         None, ge=1, description="length of an answer whose caller names none; None: the room left in the window"
     )
@@ -269,6 +270,9 @@ class EngineSettings(Section):
     device: str = "auto"
     block_size: int = 16
     gpu_memory_utilization: float = 0.9
+    kv_cache_dtype: Literal["auto", "fp8", "fp8_e4m3", "bfloat16", "float16", "float32"] = Field(
+        "auto", description="of keys and values; fp8 halves the cache, on GPUs"
+    )
     kv_cache_bytes: int | None = Field(None, description="KV cache per model on CPU; None: a share of free memory")
     max_num_seqs: int = 64
     max_num_batched_tokens: int = 2048

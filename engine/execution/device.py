@@ -16,6 +16,16 @@ DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch
 _BF16_CAPABILITIES = ("avx512_bf16", "amx_bf16", "bf16")
 
 
+FLOAT8 = ("fp8", "fp8_e4m3")
+
+
+def kv_dtype(config: EngineConfig, dtype: torch.dtype) -> torch.dtype:
+    """Of keys and values in the cache of a model that computes in `dtype`."""
+    if config.kv_cache_dtype == "auto":
+        return dtype
+    return torch.float8_e4m3fn if config.kv_cache_dtype in FLOAT8 else DTYPES[config.kv_cache_dtype]
+
+
 def load_ops(config: EngineConfig, device: torch.device) -> Ops:
     """Raises InvalidInput when the named back end cannot run here; the message says why."""
     try:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from engine.config import EngineConfig
+from engine.execution.device import kv_dtype
 from engine.model_config import MoeParameters
 from engine.models.decoder import Decoder, ForwardBatch
 from engine.models.registry import load_model
@@ -46,7 +47,9 @@ def variants_of(
     with torch.inference_mode(), recorded(target) as seen:
         model = load_model(WeightSource(checkpoint, ops, _META, dtype, quantization))
         caches = [
-            ops.allocate_kv_cache(1, config.block_size, model.config.num_kv_heads, model.config.head_dim, dtype, _META)
+            ops.allocate_kv_cache(
+                1, config.block_size, model.config.num_kv_heads, model.config.head_dim, kv_dtype(config, dtype), _META
+            )
             for _ in range(model.config.num_layers)
         ]
         model.bind(caches, model.config.max_position_embeddings)

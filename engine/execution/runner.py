@@ -20,7 +20,8 @@ from torch import Tensor
 from engine.config import EngineConfig
 from engine.errors import EngineFault, EngineUnavailable, InvalidInput, WeightsMismatch
 from engine.execution.batch import BatchArrays, StepTensors
-from engine.execution.device import DTYPES, load_ops, resolve_device, resolve_dtype
+from engine.execution.compiled_kernels import CompiledKernels
+from engine.execution.device import DTYPES, kv_dtype, load_ops, resolve_device, resolve_dtype
 from engine.execution.embedder import SentenceEncoder
 from engine.execution.generation_defaults import sampling_defaults
 from engine.execution.kernel_timer import KernelClock
@@ -38,7 +39,7 @@ from engine.text.tokenizer import ChatTokenizer
 from engine.weights.loader import Checkpoint, open_checkpoint
 from engine.weights.quantized import quantization_on_load
 from engine.weights.untrusted import model_files
-from kernels.contracts import KVCache
+from kernels.contracts import KernelError, KVCache
 from kernels.identity import kernels_sha256
 
 Progress = Callable[[str, float], None]
@@ -72,12 +73,14 @@ class ModelRunner:
         self.tokenizer.llguidance()  # now, and not when the first request with a grammar comes: it stops every thread
         self._progress("kernels (compiled once per machine)", 0.0)
         self._ops = load_ops(config, self._device)
-        self.kernels_sha256 = kernels_sha256(self._ops)
+        self._compiled = CompiledKernels(config, self._ops)
+        self.kernels_sha256 = kernels_sha256(self._ops, self._compiled.manifest_sha256)
         self._model: Decoder | None = self._load(checkpoint)
 
         self.block_size, self.vocab_size = config.block_size, self.model_config.vocab_size
         self.eos_token_ids = self.tokenizer.eos_token_ids
-        self.num_blocks = count_blocks(config, self.model_config, self._dtype, self._device)
+        self._kv_dtype = kv_dtype(config, self._dtype)
+        self.num_blocks = count_blocks(config, self.model_config, self._kv_dtype, self._device)
         self.max_model_len = min(_window(config, self.model_config), self.num_blocks * self.block_size)
         self._caches = [self._allocate() for _ in range(self.model_config.num_layers)]
         self._model.bind(self._caches, self.max_model_len)
@@ -118,7 +121,8 @@ class ModelRunner:
             faults |= {slot: _not_finite() for slot, vector in pooled.items() if not isfinite(vector[0])}
             pooled = {slot: vector for slot, vector in pooled.items() if slot not in faults}
         total_s, kernel_s = perf_counter() - started, self._clock.seconds
-        return StepResult(tokens, prompt_logprobs, pooled, faults, host_s=total_s - kernel_s, kernel_s=kernel_s)
+        late = self._compiled.late()
+        return StepResult(tokens, prompt_logprobs, pooled, faults, total_s - kernel_s, kernel_s, late)
 
     def release_weights(self) -> None:
         """Drop the weights and keep the KV storage; `restore_weights` reads the checkpoint again."""
@@ -149,9 +153,12 @@ class ModelRunner:
 
     def _allocate(self) -> KVCache:
         model = self.model_config
-        return self._ops.allocate_kv_cache(
-            self.num_blocks, self.block_size, model.num_kv_heads, model.head_dim, self._dtype, self._device
-        )
+        try:
+            return self._ops.allocate_kv_cache(
+                self.num_blocks, self.block_size, model.num_kv_heads, model.head_dim, self._kv_dtype, self._device
+            )
+        except KernelError as error:
+            raise InvalidInput("kv_cache_dtype", self._config.kv_cache_dtype, str(error), hint="use `auto`") from error
 
     def _sync_slots(self, step: Step) -> None:
         for slot in step.freed_slots:

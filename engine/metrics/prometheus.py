@@ -161,10 +161,14 @@ def _own(moment: _Moment) -> Iterable[Metric]:
         "step_faults": ("Steps that raised and were run again in parts.", lambda s: s.step_faults),
         "poison_refusals": ("Requests refused because equal ones stopped the engine twice.", lambda s: s.poisoned),
     }
+    late = CounterMetricFamily(
+        "esclusa_kernel_late_compiles", "GPU kernels compiled while serving, not ahead.", labels=_LABELS
+    )
     for labels, _, stats in moment:
+        late.add_metric(labels, stats.late_compiles)
         state.add_metric((*labels, "stalled" if stats.stalled_s > 0 else stats.state), 1.0)
         stalled.add_metric(labels, stats.stalled_s)
-    yield from (state, stalled)
+    yield from (state, stalled, late)
     for name, (text, value) in counters.items():
         family = CounterMetricFamily(f"esclusa_engine_{name}", text, labels=_LABELS)
         for labels, _, stats in moment:

@@ -93,6 +93,8 @@ class EngineStats:
     finished: tuple[tuple[str, int], ...] = ()
     step_faults: int = 0
     """Steps that raised and were retried to find the culprit."""
+    late_compiles: int = 0
+    """GPU kernels that were compiled while serving."""
     restarts: int = 0
     poisoned: int = 0
     stalled_s: float = 0.0
@@ -114,6 +116,7 @@ class StatsRecorder:
     prefix_queries: int = 0
     prefix_hits: int = 0
     step_faults: int = 0
+    late_compiles: int = 0
     restarts: int = 0
     poisoned: int = 0
     preemptions: int = 0
@@ -240,6 +243,7 @@ class StatsRecorder:
             preemptions=self.preemptions + scheduler.num_preemptions,
             finished=tuple(self.finished.items()),
             step_faults=self.step_faults,
+            late_compiles=self.late_compiles,
             restarts=self.restarts,
             poisoned=self.poisoned,
             shares=tuple((k, ShareStats(s[0], s[1], s[2], living.get(k, 0))) for k, s in self._shares.items()),

@@ -214,6 +214,7 @@ class EngineCore:
             self._last_run = step, result
             self._apply(self.scheduler.update(step, result, now), now, len(result.faults) < len(step.work))
             step_s = time.perf_counter() - started
+            self.recorder.late_compiles += result.late_compiles
             host_s = step_s - (result.kernel_s if result.kernel_s else run_s - result.host_s)
             self.recorder.step(step.num_tokens, host_s, step_s, self.scheduler.kv.snapshot(self.scheduler.running))
         self.current_step = None

@@ -258,6 +258,8 @@ def make_engine(model: ModelSettings, settings: EngineSettings) -> AsyncEngine:
             block_size=settings.block_size,
             kv_cache_bytes=settings.kv_cache_bytes,
             gpu_memory_utilization=settings.gpu_memory_utilization,
+            kv_cache_dtype=settings.kv_cache_dtype,
+            kernel_manifest=None if model.kernel_manifest is None else str(model.kernel_manifest),
             max_num_seqs=settings.max_num_seqs,
             max_num_batched_tokens=settings.max_num_batched_tokens,
             max_model_len=settings.max_model_len or model.context_window,

@@ -27,6 +27,7 @@ def build(
     out: Path = typer.Option(FOLDER, help="Folder of the kernels; a second run goes on where the first ended."),
     dtype: str = typer.Option("bfloat16", help="Of activations: bfloat16, float16 or float32."),
     quantization: str | None = typer.Option(None, help="As for `serve`."),
+    kv_cache_dtype: str = typer.Option("auto", help="As for `serve`."),
     block_size: int = typer.Option(16, help="As for `serve`."),
     max_num_seqs: int = typer.Option(64, help="As for `serve`."),
     max_num_batched_tokens: int = typer.Option(2048, help="As for `serve`."),
@@ -50,6 +51,7 @@ def build(
             model=model,
             dtype=dtype,  # type: ignore[arg-type]  # checked by the engine
             quantization=quantization,
+            kv_cache_dtype=kv_cache_dtype,  # type: ignore[arg-type]  # checked by the engine
             block_size=block_size,
             max_num_seqs=max_num_seqs,
             max_num_batched_tokens=max_num_batched_tokens,

@@ -41,6 +41,7 @@ def serve(
     gpu_memory_utilization: float | None = typer.Option(None, min=0.05, max=1.0, help="Share of device memory."),
     enable_prefix_caching: bool | None = typer.Option(None, "--enable-prefix-caching/--no-enable-prefix-caching"),
     tensor_parallel_size: int | None = typer.Option(None, min=1),
+    kv_cache_dtype: str | None = typer.Option(None, help="auto, or fp8 on GPUs."),
     quantization: str | None = typer.Option(None, help="For example int8; applies to every local model."),
     threads: int | None = typer.Option(None, min=1, help="Torch threads per engine."),
 ) -> None:
@@ -54,7 +55,7 @@ def serve(
         "device": device, "max_num_seqs": max_num_seqs, "max_num_batched_tokens": max_num_batched_tokens,
         "max_model_len": max_model_len, "gpu_memory_utilization": gpu_memory_utilization,
         "enable_prefix_caching": enable_prefix_caching, "tensor_parallel_size": tensor_parallel_size,
-        "threads": threads,
+        "threads": threads, "kv_cache_dtype": kv_cache_dtype,
     }  # fmt: skip
     overrides: dict[str, Any] = {
         "http": _given({"host": host, "port": port, "metrics_port": metrics_port}),
