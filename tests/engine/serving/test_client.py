@@ -435,12 +435,22 @@ async def test_a_request_that_kills_the_loop_twice_is_refused_and_the_rest_go_on
             raise AssertionError("a bug that this request meets")
         return original(self, step, *rest)
 
+    both = threading.Event()
+
+    def held(step: Step) -> None:
+        """A waiter alone does not end before the other request has come."""
+        if all(work.sequence.request_id.startswith("waiter") for work in step.work):
+            both.wait(HANG_S)
+
     monkeypatch.setattr(Scheduler, "update", update)
-    engine = await start()
+    engine = await start(FakeRunner(before_step=held))
     for attempt in range(3):
+        both.clear()
         waiter = engine.generate(request(f"waiter{attempt}", max_tokens=200))
+        bad = engine.generate(request(f"bad{attempt}", "veneno"))
+        both.set()
         with pytest.raises(EngineFault):
-            await collect(engine.generate(request(f"bad{attempt}", "veneno")))
+            await collect(bad)
         with pytest.raises(EngineFault):
             await collect(waiter)
         await collect(engine.generate(request(f"between{attempt}", "entre medias", max_tokens=4)))
