@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from engine import InvalidInput, VerifyReport, verify_model
+from engine import InvalidInput, QuantizeRequest, VerifyReport, quantize_model, verify_model
 from engine.verification.probe import TEXT, TOKENS
+from tests.fakes.demo_models import SMALL, demo_model
 from tests.fixtures.misread import MISREAD, V1, Misread
 from tests.fixtures.quantized import LAYOUTS, Geometry, Layout, awq, gptq, write_layout, write_seeded, write_trained
 
@@ -119,3 +120,16 @@ def test_the_hash_is_that_of_the_numbers_and_not_of_their_layout(models: Path) -
 def test_a_model_that_is_not_quantized_is_refused(name: str, models: Path) -> None:
     with pytest.raises(InvalidInput, match="not stored as AWQ"):
         verified(models / name)
+
+
+@pytest.mark.models
+def test_a_real_model_is_told_by_orders_of_magnitude(tmp_path: Path) -> None:
+    request = QuantizeRequest(str(demo_model(SMALL)), "fp8", tmp_path / "right")
+    quantize_model(request, lambda *_: None)
+    case = next(case for case in MISREAD if case.real == "fp8, tiles of scales shifted by 1")
+    report = verified(mutated(Misread("right", case.real, case.change), tmp_path, tmp_path / "shifted"))
+    losses = {convention.name: convention.loss for convention in report.conventions}
+    assert (report.real, report.decided_by) == (case.real, "text")
+    assert losses.pop(case.real) < 2.5
+    assert min(losses.values()) > 8
+    assert {finding.code for finding in report.findings} == {"convention_mismatch"}
