@@ -127,8 +127,6 @@ def round_to_int4(weight: Tensor) -> Tensor:
 
 def _linear_int8(x: Tensor, weight: Int8Weight) -> Tensor:
     """W8A8: each row is scaled to [-127, 127] by its own largest value; the integer product is exact."""
-    wide = x.float()
-    scale = (wide.abs().amax(dim=1, keepdim=True) / 127).clamp_min(1e-12)
-    codes = (wide / scale).round().clamp(-127, 127)
+    codes, scale = quantize_rows(x, "int8")
     # Products of int8 codes sum exactly in float64, so this is the integer result.
     return ((codes.double() @ weight.codes.double().T) * scale * weight.scale.T).float()

@@ -29,6 +29,8 @@ from kernels.triton.tiles import ANY, STEPS, VERSION, Tile, busy, splits_of
 FORMS = ("codes4", "codes8", "dense", "float8", "int8", "fp8")
 SIZE = 4096
 """Inputs and outputs of the product that candidates are ranked on."""
+VOCABULARY, NARROW = 151_936, 896
+"""Outputs and inputs of another one, which compiles to other code: those of Qwen2.5-0.5B."""
 LATENCY_S = 600e-9
 """Of memory, under load."""
 REGISTERS = 65_536
@@ -79,6 +81,9 @@ def examples(form: str, tile: Tile) -> Iterator[Variant]:
         for group, kept, kind in ((32, wide, "minimum"), (128, half, "zero")):
             types = plain | {"weight": torch.int32, "scale": kept, "offset": kept}
             yield _variant(form, tile, types, group, kind)
+        # The logits of a small model: no bias, and float32 out.
+        types = {"x": brain, "out": wide, "weight": torch.int32, "scale": wide, "offset": wide}
+        yield _variant(form, tile, types, 32, "minimum", outputs=VOCABULARY, inputs=NARROW)
         return
     if form == "dense":
         yield _variant(form, tile, plain | {"weight": brain}, SIZE, "")
@@ -91,13 +96,21 @@ def examples(form: str, tile: Tile) -> Iterator[Variant]:
         yield _variant(form, tile, types, group, "")
 
 
-def _variant(form: str, tile: Tile, types: dict[str, torch.dtype], group: int, kind: str) -> Variant:
-    groups = SIZE // group
+def _variant(
+    form: str,
+    tile: Tile,
+    types: dict[str, torch.dtype],
+    group: int,
+    kind: str,
+    outputs: int = SIZE,
+    inputs: int = SIZE,
+) -> Variant:
+    groups = inputs // group
     constants: dict[str, Constant] = {
         "FORM": form,
-        "OUTPUTS": SIZE,
-        "INPUTS": SIZE,
-        "PITCH": SIZE,
+        "OUTPUTS": outputs,
+        "INPUTS": inputs,
+        "PITCH": inputs,
         "GROUP": group,
         "GROUPS": groups,
         "X_GROUPS": groups if form == "fp8" else 1,

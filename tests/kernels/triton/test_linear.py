@@ -151,12 +151,13 @@ def test_groups_that_no_shift_fits_are_widened(triton_ops: Ops, reference: Ops, 
     assert check(triton_ops, reference, device, integers(20, 96, 4, 24)).data.form == "dense"
 
 
-def test_int8_products_are_exact(triton_ops: Ops, reference: Ops, device: torch.device) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_int8_products_are_exact(triton_ops: Ops, reference: Ops, device: torch.device, dtype: torch.dtype) -> None:
     """Integer sums have one result: bitwise that of the reference's, up to the two scales."""
     weight = torch.randn(33, 200, device=device)
-    x = torch.randn(5, 200, device=device)
-    y = triton_ops.linear(x, triton_ops.pack_linear(weight, quantization="int8"))
-    expected = reference.linear(x, reference.pack_linear(weight, quantization="int8"))
+    x = torch.randn(5, 200, device=device).to(dtype)
+    y = triton_ops.linear(x, triton_ops.pack_linear(weight, quantization="int8"), torch.float32)
+    expected = reference.linear(x, reference.pack_linear(weight, quantization="int8"), torch.float32)
     torch.testing.assert_close(y, expected, atol=0, rtol=3e-7)
 
 
