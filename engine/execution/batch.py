@@ -3,13 +3,14 @@
 Owns the persistent rows by slot (block tables) and the per-step rows (token ids, positions, KV slots, geometry). Each
 step copies only what changed: new tokens and new blocks. Where every sequence of the last step decodes one more token,
 which is nearly always, the rows are moved on by one instead of being laid out again. NumPy views share memory with the
-torch tensors, so that filling them costs no dispatch. Must not know layers or sampling.
+torch tensors, so that filling them costs no dispatch. They lie in one buffer,
+which a GPU gets in one copy. Must not know layers or sampling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from engine.errors import EngineFault
+from engine.execution.step_buffer import CudaDevice, Device, StepBuffer
 from engine.step import Step, Work
 
 
@@ -35,22 +37,47 @@ class StepTensors:
     block_tables: Tensor
     row_starts: list[int]
     """First row of each work item, and the number of rows at the end."""
+    last_rows: Tensor | None = None
+    """int64, ascending: the last row of each item that gets a next token; None where that is every row."""
 
 
 class BatchArrays:
     """Sized once from the engine's limits: `max_tokens` rows a step, `max_seqs` slots, `max_blocks` a sequence."""
 
-    def __init__(self, max_tokens: int, max_seqs: int, max_blocks: int, block_size: int, device: torch.device) -> None:
-        self._block_size, self._device = block_size, device
-        self._token_ids, self._token_view = _array(max_tokens, torch.int64)
-        self._positions, self._position_view = _array(max_tokens, torch.int64)
-        self._slots, self._slot_view = _array(max_tokens, torch.int64)
-        self._query_start, self._query_view = _array(max_seqs + 1, torch.int32)
-        self._kv_len, self._kv_view = _array(max_seqs, torch.int32)
-        self._tables, self._table_view = _array(max_seqs * max_blocks, torch.int32)
+    def __init__(
+        self,
+        max_tokens: int,
+        max_seqs: int,
+        max_blocks: int,
+        block_size: int,
+        device: torch.device,
+        transfers: Device | None = None,
+    ) -> None:
+        """`transfers` are those of `device` unless given."""
+        self._block_size = block_size
+        if transfers is None and device.type == "cuda":
+            transfers = CudaDevice(device)
+        self._buffer = StepBuffer(
+            {
+                "query_start": (max_seqs + 1, torch.int32),
+                "kv_len": (max_seqs, torch.int32),
+                "last_rows": (max_seqs, torch.int64),
+                "token_ids": (max_tokens, torch.int64),
+                "positions": (max_tokens, torch.int64),
+                "slot_mapping": (max_tokens, torch.int64),
+                "block_tables": (max_seqs * max_blocks, torch.int32),
+            },
+            transfers,
+        )
+        views = {name: tensor.numpy() for name, tensor in self._buffer.host.items()}
+        self._token_view, self._position_view = views["token_ids"], views["positions"]
+        self._slot_view, self._last_view = views["slot_mapping"], views["last_rows"]
+        self._query_view, self._kv_view, self._table_view = views["query_start"], views["kv_len"], views["block_tables"]
         self._by_slot: NDArray[np.int32] = np.zeros((max_seqs, max_blocks), dtype=np.int32)
         self._known_blocks = [0] * max_seqs
         self._decodes: _Decodes | None = None
+        self._all_sampled = True
+        """Whether every item of this step gets a next token."""
 
     def fill(self, step: Step) -> StepTensors:
         """Raises EngineFault when a table is too short for the tokens it must hold: a scheduler error."""
@@ -59,18 +86,21 @@ class BatchArrays:
         grown = self._update_tables(work)
         slots, computed = [item.slot for item in work], [item.num_computed for item in work]
         if max([item.num_new for item in work]) > 1:
-            return self._on_device(self._lay_out(work, slots, computed))
+            return self._send(work, self._lay_out(work, slots, computed))
         if before is not None and before.continue_with(slots, computed, self._block_size):
             self._move_on(work, grown, before)
         else:
             before = _Decodes(slots, computed, self._lay_out(work, slots, computed))
         self._decodes = before
-        return self._on_device(before.tensors)
+        return self._send(work, before.tensors)
 
     def _update_tables(self, work: Sequence[Work]) -> list[int]:
         """Copy new blocks to the rows by slot; gives the items that have some."""
         known, size, grown = self._known_blocks, self._block_size, []
-        for index, (slot, sequence, start, count, _, fresh, _, _) in enumerate(work):
+        self._all_sampled = True
+        for index, (slot, sequence, start, count, sample, fresh, _, pool) in enumerate(work):
+            if pool or not sample:
+                self._all_sampled = False
             table = sequence.block_table
             length = len(table)
             if fresh or known[slot] != length:
@@ -115,29 +145,26 @@ class BatchArrays:
         positions = self._position_view[:rows]
         positions[:] = np.arange(rows) + (offsets - np.array(starts[:-1]))[item_of_row]
         self._slot_view[:rows] = tables[item_of_row, positions // size].astype(np.int64) * size + positions % size
+        device = self._buffer.device
         return StepTensors(
-            token_ids=self._token_ids[:rows],
-            positions=self._positions[:rows],
-            slot_mapping=self._slots[:rows],
-            query_start=self._query_start[: count + 1],
-            kv_len=self._kv_len[:count],
-            block_tables=self._tables[: count * width].view(count, width),
+            token_ids=device["token_ids"][:rows],
+            positions=device["positions"][:rows],
+            slot_mapping=device["slot_mapping"][:rows],
+            query_start=device["query_start"][: count + 1],
+            kv_len=device["kv_len"][:count],
+            block_tables=device["block_tables"][: count * width].view(count, width),
             row_starts=starts,
         )
 
-    def _on_device(self, tensors: StepTensors) -> StepTensors:
-        if self._device.type == "cpu":
-            return tensors
-        # Not `non_blocking`: the next step writes to the same host memory, perhaps before this copy has been read.
-        return StepTensors(
-            token_ids=tensors.token_ids.to(self._device),
-            positions=tensors.positions.to(self._device),
-            slot_mapping=tensors.slot_mapping.to(self._device),
-            query_start=tensors.query_start.to(self._device),
-            kv_len=tensors.kv_len.to(self._device),
-            block_tables=tensors.block_tables.to(self._device),
-            row_starts=tensors.row_starts,
-        )
+    def _send(self, work: Sequence[Work], tensors: StepTensors) -> StepTensors:
+        """Add the rows that get a next token, and copy the step to the device."""
+        if not self._all_sampled or tensors.row_starts[-1] > len(work):
+            ends = zip(tensors.row_starts[1:], work, strict=True)
+            last = [end - 1 for end, item in ends if item.sample and not item.pool]
+            self._last_view[: len(last)] = last
+            tensors = replace(tensors, last_rows=self._buffer.device["last_rows"][: len(last)])
+        self._buffer.upload("block_tables", tensors.block_tables.numel())
+        return tensors
 
 
 class _Decodes:
@@ -156,9 +183,3 @@ class _Decodes:
             return False
         self._next = [position + 1 for position in computed]
         return True
-
-
-def _array(size: int, dtype: torch.dtype) -> tuple[Tensor, NDArray[np.generic]]:
-    """A host tensor and the NumPy view of the same memory; pinned where a GPU will copy from it."""
-    tensor = torch.zeros(size, dtype=dtype, pin_memory=torch.cuda.is_available())
-    return tensor, tensor.numpy()

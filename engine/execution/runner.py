@@ -184,8 +184,7 @@ class ModelRunner:
         rows = tensors.row_starts[-1]
         wanted = None
         if rows > len(step.work) and not _needs_all_rows(step):
-            last = [end - 1 for item, _, end in _spans(step, tensors) if item.sample]
-            wanted = torch.tensor(last, dtype=torch.int64)
+            wanted = tensors.last_rows
         return ForwardBatch(tensors.token_ids, tensors.positions, tensors.slot_mapping, plan, wanted)
 
     def _sample(
@@ -195,9 +194,8 @@ class ModelRunner:
         if not work:
             return {}, {}
         last = hidden
-        if len(work) < hidden.shape[0]:
-            rows = [end - 1 for item, _, end in _spans(step, tensors) if item.sample and not item.pool]
-            last = hidden[torch.tensor(rows)]
+        if tensors.last_rows is not None and len(work) < hidden.shape[0]:
+            last = hidden[tensors.last_rows]
         normed = self._clock.run(model.last_norm, last)
         work, normed, faults = self._sound(work, normed)
         if not work:
