@@ -46,10 +46,12 @@ def compare(job: Mapping[str, Any], quantizations: Sequence[str], say: Say) -> d
 def measure(job: Mapping[str, Any]) -> dict[str, Any]:
     """Perplexity of the job's `text` file (default: the sample) in windows that know nothing of each other."""
     from engine.config import EngineConfig
+    from engine.execution.inspection import read_facts
     from engine.requests import GenerationRequest, SamplingParams
     from engine.serving.offline import LLMEngine
 
-    window = int(job.get("window_tokens", WINDOW_TOKENS))
+    # One token is generated behind each window.
+    window = min(int(job.get("window_tokens", WINDOW_TOKENS)), read_facts(job["model"]).max_position_embeddings - 1)
     config = EngineConfig(
         model=job["model"],
         quantization=job.get("quantization"),

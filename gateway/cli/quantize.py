@@ -35,6 +35,7 @@ def quantize(
     Example: esclusa quantize ./llama --to awq --out ./llama-awq
     """
     from engine import EngineError, QuantizeRequest, quantize_model
+    from engine.benchmark.child import BenchmarkError
 
     started = time.monotonic()
     try:
@@ -51,7 +52,12 @@ def quantize(
         _fail(error.message, error.hint)
     result: dict[str, Any] = {"out": str(out), **asdict(written), "seconds": round(time.monotonic() - started, 1)}
     if perplexity:
-        result["perplexity"] = _perplexities(model, out)
+        try:
+            result["perplexity"] = _perplexities(model, out)
+        except BenchmarkError as error:
+            _fail(
+                f"the checkpoint is written to {out}, but its perplexity was not measured: {error}", "--no-perplexity"
+            )
     if as_json:
         print(json.dumps(result, indent=2))
         return
