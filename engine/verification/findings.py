@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from engine.verification.decision import ASYMMETRIC
 from engine.verification.report import Finding, MatrixReport
 
 
@@ -20,6 +21,12 @@ def findings(declared: str, real: str | None, decided_by: str, matrices: Sequenc
             "convention_unknown",
             f"declared: {declared}; no known way to read the weights makes the model know the probe text",
             "an untrained model cannot be told; otherwise fetch the checkpoint again or quantize it anew",
+        )
+    elif real != declared and real.startswith(ASYMMETRIC):
+        yield Finding(
+            "convention_mismatch",
+            f"declared: symmetric {declared}; the zero points are not all one, the weights are stored as: {real}",
+            "set `sym` to false in `quantization_config`, and `checkpoint_format` to the version named here",
         )
     elif real != declared and decided_by == "words":
         yield Finding(
