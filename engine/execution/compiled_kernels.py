@@ -49,8 +49,7 @@ class CompiledKernels:
 
 
 def _open(folder: str) -> str:
-    import triton
-
+    from kernels.triton.built_folder import use
     from kernels.triton.manifest import read
 
     try:
@@ -58,5 +57,5 @@ def _open(folder: str) -> str:
     except KernelError as error:
         hint = "build it with `esclusa kernels build`"
         raise InvalidInput("kernel_manifest", folder, str(error), hint=hint) from error
-    triton.knobs.cache.dir = folder
+    use(Path(folder))
     return str(document["sha256"])

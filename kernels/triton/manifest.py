@@ -88,7 +88,8 @@ def manifest_sha256(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """The manifest of a folder. Raises KernelError where there is none, or its hash is not that of its rows."""
+    """The manifest of a folder. Raises KernelError where there is none, its hash is not that of its rows, a kernel that
+    it lists is absent or changed, or another Triton built it."""
     path = folder / FILE
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -102,4 +103,18 @@ def read(folder: Path) -> dict[str, Any]:
         raise KernelError(
             f"{folder.name} was built by Triton {document.get('triton')}, this is {triton.__version__}: build it again"
         )
+    lost = without_file(rows, cubin_hashes(folder))
+    if lost:
+        raise KernelError(
+            f"{len(lost)} of {len(rows)} kernels of {folder.name} are absent or were changed, the first is {lost[0]}"
+        )
     return dict(document)
+
+
+def cubin_hashes(folder: Path) -> frozenset[str]:
+    return frozenset(hashlib.sha256(path.read_bytes()).hexdigest() for path in folder.glob("*/*.cubin"))
+
+
+def without_file(rows: Sequence[dict[str, Any]], hashes: frozenset[str]) -> list[str]:
+    """The rows whose cubin has none of `hashes`."""
+    return [f"{row['kernel']} for {row['architecture']}" for row in rows if row["sha256"] not in hashes]

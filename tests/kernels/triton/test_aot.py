@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +23,7 @@ COUNTING = """
 import sys
 from pathlib import Path
 import triton
+from kernels.triton.built_folder import use
 from kernels.triton.guard import LateCompiles
 from kernels.triton.aot import assumed_driver
 from kernels.triton.launch import Schedule
@@ -29,7 +31,8 @@ from kernels.triton.rms_norm import normalize_rows, row_constants
 from kernels.triton.target import ARCHITECTURES
 from triton.runtime.jit import MockTensor
 import torch
-triton.knobs.cache.dir = sys.argv[1]
+triton.knobs.cache.dir = sys.argv[2]
+use(Path(sys.argv[1]))
 guard = LateCompiles()
 guard.watch()
 x = MockTensor(torch.bfloat16)
@@ -104,11 +107,36 @@ def test_a_changed_manifest_is_found(built: Path, tmp_path: Path) -> None:
         manifest.read(tmp_path)
 
 
-def test_a_launch_finds_what_was_compiled_and_what_was_not_is_counted(built: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTING, str(built)], env=compiling(), capture_output=True, text=True, check=False
-    )
+def test_a_launch_finds_what_was_compiled_in_a_folder_that_was_moved_and_what_was_not_is_counted(
+    built: Path, tmp_path: Path
+) -> None:
+    # Images copy the folder out of a build stage whose paths are gone by then, and mount it for reading.
+    moved, cache = tmp_path / "moved", tmp_path / "cache"
+    away = built.rename(built.with_name("away"))
+    try:
+        shutil.copytree(away, moved)
+        before = sorted(moved.rglob("*"))
+        command = [sys.executable, "-c", COUNTING, str(moved), str(cache)]
+        done = subprocess.run(command, env=compiling(), capture_output=True, text=True, check=False)
+    finally:
+        away.rename(built)
     assert done.stdout.split() == ["0", "1"], done.stderr
+    assert sorted(moved.rglob("*")) == before
+    assert list(cache.glob("*/normalize_rows.cubin"))
+
+
+@pytest.mark.parametrize("damage", ["absent", "changed"])
+def test_a_kernel_that_is_absent_or_changed_is_found_by_name(built: Path, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "damaged"
+    shutil.copytree(built, folder)
+    assert manifest.read(folder) == manifest.read(built)
+    cubin = next(folder.glob("*/rotate_heads.cubin"))
+    if damage == "absent":
+        cubin.unlink()
+    else:
+        cubin.write_bytes(cubin.read_bytes()[:-1] + b"x")
+    with pytest.raises(KernelError, match=r"^1 of \d+ kernels of damaged are absent .* rope\.rotate_heads for sm_\d+$"):
+        manifest.read(folder)
 
 
 def test_what_cannot_be_built_is_said_by_name(model: Path, tmp_path: Path) -> None:
