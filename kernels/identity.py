@@ -32,7 +32,8 @@ def _code_of(backend: str, manifest_sha256: str | None) -> str:
         library = importlib.import_module("kernels.cpu.library").lib()
         return hashlib.sha256(Path(library._name).read_bytes()).hexdigest()
     if backend == "triton":
-        return manifest_sha256 or f"{_version('triton')} {_sources('triton')}"
+        tiles = importlib.import_module("kernels.triton.tiles")
+        return f"{manifest_sha256 or _version('triton') + ' ' + _sources('triton')} {tiles.tables_sha256()}"
     return f"torch {torch.__version__} {_sources(backend)}"
 
 

@@ -7,6 +7,7 @@ tables come before ours. Without any table, tiles that every architecture holds.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from dataclasses import dataclass
@@ -72,12 +73,25 @@ def file_name(capability: int) -> str:
 @lru_cache
 def table_of(capability: int) -> Table:
     """Raises KernelError for a table that cannot be read."""
-    named = os.environ.get(TABLES_VARIABLE)
-    for folder in (*([Path(named)] if named else []), OURS):
+    for folder in _folders():
         path = folder / file_name(capability)
         if path.is_file():
             return parse(path.read_text(encoding="utf-8"), path.name)
     return Table(1, {})
+
+
+def tables_sha256() -> str:
+    """Of every table that may be read here, in the order they are looked for: other tiles sum in another order."""
+    digest = hashlib.sha256()
+    for folder in _folders():
+        for path in sorted(folder.glob("product.sm_*.json")):
+            digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()
+
+
+def _folders() -> tuple[Path, ...]:
+    named = os.environ.get(TABLES_VARIABLE)
+    return (*([Path(named)] if named else []), OURS)
 
 
 def parse(text: str, name: str) -> Table:
