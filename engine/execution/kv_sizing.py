@@ -1,14 +1,15 @@
 """The number of KV blocks a model gets, as plain arithmetic.
 
 bytes per block = 2 (key and value) x layers x block_size x kv_heads x head_dim x bytes per element. The budget is
-`kv_cache_bytes`; else `num_kv_blocks` blocks; else a quarter of the free RAM, at most 4 GiB, on a CPU, or what
-`gpu_memory_utilization` of the device leaves after the weights. Storage is touched only when it is first written.
+`kv_cache_bytes`; else `num_kv_blocks` blocks; else a quarter of the free RAM, at most 4 GiB, on a CPU, or what a run
+of the largest step leaves of `gpu_memory_utilization` of the device (see `profile_run`).
+Storage is touched only when it is first written.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 
 import torch
@@ -27,8 +28,13 @@ def block_bytes(model: ModelConfig, block_size: int, dtype: torch.dtype) -> int:
     return 2 * model.num_layers * block_size * model.num_kv_heads * model.head_dim * dtype.itemsize
 
 
-def count_blocks(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, device: torch.device) -> int:
-    """Raises InvalidInput when the budget does not hold one block."""
+def count_blocks(
+    config: EngineConfig, model: ModelConfig, dtype: torch.dtype, measure: Callable[[], int] | None = None
+) -> int:
+    """`measure` gives the bytes that a GPU has left, and is called where nothing else says how many; None on a CPU.
+
+    Raises InvalidInput when the budget does not hold one block.
+    """
     size = block_bytes(model, config.block_size, dtype)
     if config.kv_cache_bytes is not None:
         blocks = config.kv_cache_bytes // size
@@ -39,14 +45,17 @@ def count_blocks(config: EngineConfig, model: ModelConfig, dtype: torch.dtype, d
         if config.num_kv_blocks < 1:
             raise InvalidInput("num_kv_blocks", config.num_kv_blocks, "must be at least 1")
         return config.num_kv_blocks
-    return max(1, _free_budget(config, device) // size)
-
-
-def _free_budget(config: EngineConfig, device: torch.device) -> int:
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        return max(0, int(total * config.gpu_memory_utilization) - (total - free))
-    return min(available_ram() // _CPU_SHARE, _CPU_CAP)
+    if measure is None:
+        return max(1, min(available_ram() // _CPU_SHARE, _CPU_CAP) // size)
+    left = measure()
+    if left < size:
+        raise InvalidInput(
+            "gpu_memory_utilization",
+            config.gpu_memory_utilization,
+            f"it leaves {left} bytes for keys and values, and one block of this model needs {size}",
+            hint="raise it, lower `max_num_batched_tokens` or `max_num_seqs`, or free memory on the GPU",
+        )
+    return left // size
 
 
 def available_ram() -> int:

@@ -22,11 +22,13 @@ from engine.errors import EngineFault, EngineUnavailable, InvalidInput, WeightsM
 from engine.execution.batch import BatchArrays, StepTensors
 from engine.execution.compiled_kernels import CompiledKernels
 from engine.execution.device import DTYPES, kv_dtype, load_ops, resolve_device, resolve_dtype
+from engine.execution.device_memory import running_out
 from engine.execution.embedder import SentenceEncoder
 from engine.execution.generation_defaults import sampling_defaults
 from engine.execution.kernel_timer import KernelClock
 from engine.execution.kv_sizing import count_blocks
 from engine.execution.pooling import Pooler
+from engine.execution.profile_run import measure_cache_budget
 from engine.execution.sampler import Sampler
 from engine.model_config import ModelConfig
 from engine.models.bert import ARCHITECTURES as BERT_ARCHITECTURES
@@ -80,9 +82,10 @@ class ModelRunner:
         self.block_size, self.vocab_size = config.block_size, self.model_config.vocab_size
         self.eos_token_ids = self.tokenizer.eos_token_ids
         self._kv_dtype = kv_dtype(config, self._dtype)
-        self.num_blocks = count_blocks(config, self.model_config, self._kv_dtype, self._device)
+        self.num_blocks = self._count_blocks(self._model)
         self.max_model_len = min(_window(config, self.model_config), self.num_blocks * self.block_size)
-        self._caches = [self._allocate() for _ in range(self.model_config.num_layers)]
+        with running_out("cache", config, self._device):
+            self._caches = [self._allocate() for _ in range(self.model_config.num_layers)]
         self._model.bind(self._caches, self.max_model_len)
         blocks_each = -(-self.max_model_len // self.block_size)
         self._arrays = BatchArrays(
@@ -114,7 +117,7 @@ class ModelRunner:
         if not step.work:
             return StepResult()
         tensors = self._arrays.fill(step)
-        with torch.inference_mode():
+        with running_out("step", self._config, self._device), torch.inference_mode():
             hidden = self._clock.run(model.forward, self._forward_batch(step, tensors))
             tokens, faults = self._sample(model, step, tensors, hidden)
             prompt_logprobs, pooled = self._prompt_evidence(model, step, tensors, hidden)
@@ -148,8 +151,21 @@ class ModelRunner:
         checkpoint.on_progress = lambda done, total: self._progress("weights", 100.0 * done / total)
         quantization = quantization_on_load(self._config.quantization, checkpoint.format)
         source = WeightSource(checkpoint, self._ops, self._device, self._dtype, quantization)
-        with torch.inference_mode():
+        with running_out("weights", self._config, self._device), torch.inference_mode():
             return load_decoder(source)
+
+    def _count_blocks(self, model: Decoder) -> int:
+        config, device = self._config, self._device
+        if device.type != "cuda":
+            return count_blocks(config, self.model_config, self._kv_dtype)
+        window = _window(config, self.model_config)
+
+        def measure() -> int:
+            left = measure_cache_budget(config, self._ops, model, self._kv_dtype, device, window)
+            self._compiled.late()  # what the run compiled was not compiled while serving
+            return left
+
+        return count_blocks(config, self.model_config, self._kv_dtype, measure)
 
     def _allocate(self) -> KVCache:
         model = self.model_config
