@@ -1,4 +1,4 @@
-"""What a GPU's memory is for: the share that is left for keys and values, and what to lower when it runs out.
+"""The share of a GPU's memory that is left for keys and values, and what to lower when it runs out.
 
 Plain arithmetic over readings; bytes throughout. Who reads them, and runs the model for it, is `profile_run`.
 """

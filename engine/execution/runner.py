@@ -25,11 +25,12 @@ from engine.execution.device import DTYPES, kv_dtype, load_ops, resolve_device, 
 from engine.execution.device_memory import running_out
 from engine.execution.embedder import SentenceEncoder
 from engine.execution.generation_defaults import sampling_defaults
+from engine.execution.host_copies import HostCopies
 from engine.execution.kernel_timer import KernelClock
 from engine.execution.kv_sizing import count_blocks
 from engine.execution.pooling import Pooler
 from engine.execution.profile_run import measure_cache_budget
-from engine.execution.sampler import Sampler
+from engine.execution.sampler import Sampler, not_finite
 from engine.model_config import ModelConfig
 from engine.models.bert import ARCHITECTURES as BERT_ARCHITECTURES
 from engine.models.decoder import Decoder, ForwardBatch
@@ -91,9 +92,9 @@ class ModelRunner:
         self._arrays = BatchArrays(
             config.max_num_batched_tokens, config.max_num_seqs, blocks_each, self.block_size, self._device
         )
-        self._clock = KernelClock()
+        self._clock, self._copies = KernelClock(), HostCopies(self._device)
         self._sampler = Sampler(
-            self._ops, self.vocab_size, config.max_num_seqs, self.eos_token_ids, self._device, self._clock
+            self._ops, self.vocab_size, config.max_num_seqs, self.eos_token_ids, self._device, self._clock, self._copies
         )
         self._pooler = Pooler(config.pooling)
         _return_freed_memory()
@@ -121,7 +122,7 @@ class ModelRunner:
             hidden = self._clock.run(model.forward, self._forward_batch(step, tensors))
             tokens, faults = self._sample(model, step, tensors, hidden)
             prompt_logprobs, pooled = self._prompt_evidence(model, step, tensors, hidden)
-            faults |= {slot: _not_finite() for slot, vector in pooled.items() if not isfinite(vector[0])}
+            faults |= {slot: not_finite() for slot, vector in pooled.items() if not isfinite(vector[0])}
             pooled = {slot: vector for slot, vector in pooled.items() if slot not in faults}
         total_s, kernel_s = perf_counter() - started, self._clock.seconds
         late = self._compiled.late()
@@ -213,6 +214,10 @@ class ModelRunner:
         if tensors.last_rows is not None and len(work) < hidden.shape[0]:
             last = hidden[tensors.last_rows]
         normed = self._clock.run(model.last_norm, last)
+        if self._copies.packed:  # looked at with the results, so that a NaN must not reach them
+            sound = normed.isfinite().all(dim=1)
+            normed = normed.where(sound.unsqueeze(1), 0.0)
+            return self._sampler.sample(work, self._clock.run(model.logits, normed), sound)
         work, normed, faults = self._sound(work, normed)
         if not work:
             return {}, faults
@@ -225,7 +230,7 @@ class ModelRunner:
             return work, normed, {}
         sound = normed.isfinite().all(dim=1).tolist()
         faults: dict[int, Exception] = {
-            item.slot: _not_finite() for item, fine in zip(work, sound, strict=True) if not fine
+            item.slot: not_finite() for item, fine in zip(work, sound, strict=True) if not fine
         }
         return (
             [item for item in work if item.slot not in faults],
@@ -343,10 +348,6 @@ def _spans(step: Step, tensors: StepTensors) -> Iterator[tuple[Work, int, int]]:
 def _needs_all_rows(step: Step) -> bool:
     """Whether some item asks for more than the next token."""
     return any([item.want_prompt_logprobs or item.pool for item in step.work])  # noqa: C419 - twice as fast
-
-
-def _not_finite() -> EngineFault:
-    return EngineFault("the model gave values that are not finite", hint="try `--dtype float32`")
 
 
 class _BackgroundHash:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import repeat
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from engine.errors import EngineError
+from engine.errors import EngineError, EngineFault
+from engine.execution.host_copies import HostCopies
 from engine.execution.kernel_timer import KernelClock
 from engine.execution.logits_processors import RowProcessor, contradiction, needs_processing, penalize
 from engine.step import SampledToken, SequenceView, Work
@@ -24,6 +25,8 @@ NUM_OBSERVED_POSITIONS = 8
 """Generated positions whose entropy and margin are reported."""
 _LEAST_TEMPERATURE = 0.01
 """Below it, scaled logits overflow what float32 can tell apart; 0 itself is greedy."""
+_UNSOUND = SampledToken(-1)
+"""Stands for a row whose values were not finite, until all rows are known."""
 _ROW_FAULTS = (EngineError, ValueError, RuntimeError, IndexError, KeyError, TypeError, OverflowError)
 """What one row's grammar or parameters may raise. Anything else is a fault of the engine and fails the step."""
 
@@ -39,8 +42,10 @@ class Sampler:
         eos_token_ids: frozenset[int],
         device: torch.device,
         clock: KernelClock,
+        copies: HostCopies | None = None,
     ) -> None:
         self._ops, self._device, self._eos, self._clock = ops, device, eos_token_ids, clock
+        self._copies = copies or HostCopies(device)
         self._temperature = torch.zeros(max_seqs)
         self._top_k = torch.zeros(max_seqs, dtype=torch.int32)
         self._top_p = torch.ones(max_seqs)
@@ -82,23 +87,33 @@ class Sampler:
         self._watched.discard(slot)
         self._processors.pop(slot, None)
 
-    def sample(self, work: Sequence[Work], logits: Tensor) -> tuple[dict[int, SampledToken], dict[int, Exception]]:
-        """`logits` float32 [len(work), vocab], left unchanged. Gives tokens and faults by slot; a slot is in one."""
+    def sample(
+        self, work: Sequence[Work], logits: Tensor, sound: Tensor | None = None
+    ) -> tuple[dict[int, SampledToken], dict[int, Exception]]:
+        """`logits` float32 [len(work), vocab], left unchanged. Gives tokens and faults by slot; a slot is in one.
+
+        Rows that are False in `sound` (bool, on the device) are faults; their logits hold no NaN all the same.
+        """
         faults: dict[int, Exception] = {}
         tokens: dict[int, SampledToken] = {}
         busy = [row for row, item in enumerate(work) if item.slot in self._processors] if self._processors else []
         plain = [row for row, item in enumerate(work) if item.slot not in self._processors] if busy else None
         if plain is None or plain:
             items = work if plain is None else [work[row] for row in plain]
-            raw = logits if plain is None else _rows(logits, plain)
+            raw = logits if plain is None else self._rows(logits, plain)
             ids, logprobs = self._draw(items, raw)
-            self._describe(items, ids, logprobs, raw, tokens)
+            flags = sound if sound is None or plain is None else self._rows(sound, plain)
+            self._describe(items, ids, logprobs, raw, flags, tokens)
         if busy:
-            changed = self._clock.run(torch.index_select, logits, 0, torch.tensor(busy, device=logits.device))
+            changed = self._clock.run(torch.index_select, logits, 0, self._copies.send(busy))
             busy, changed = self._process(work, busy, changed, faults)
         if busy:
             items = [work[row] for row in busy]
-            self._describe(items, self._draw(items, changed)[0], None, _rows(logits, busy), tokens)
+            flags = None if sound is None else self._rows(sound, busy)
+            self._describe(items, self._draw(items, changed)[0], None, self._rows(logits, busy), flags, tokens)
+        for slot in [slot for slot, token in tokens.items() if token is _UNSOUND] if sound is not None else ():
+            del tokens[slot]
+            faults[slot] = not_finite()
         return tokens, faults
 
     def _process(
@@ -122,7 +137,7 @@ class Sampler:
         penalize(self._ops, changed, active)
         self._refuse_impossible(work, rows, changed, active, faults)
         kept = [index for index, row in enumerate(rows) if work[row].slot not in faults]
-        return [rows[index] for index in kept], _rows(changed, kept)
+        return [rows[index] for index in kept], self._rows(changed, kept)
 
     def _refuse_impossible(
         self,
@@ -135,8 +150,8 @@ class Sampler:
         masked = [index for index, processor in active if processor.may_forbid]
         if not masked:
             return
-        best = self._clock.run(torch.amax, _rows(changed, masked), dim=1)
-        possible = (best > float("-inf")).tolist()
+        best = self._clock.run(torch.amax, self._rows(changed, masked), dim=1)
+        possible = self._copies.fetch([best > float("-inf")])[0].tolist()
         for index, fine in zip(masked, possible, strict=True):
             if not fine:
                 faults[work[rows[index]].slot] = contradiction(work[rows[index]].sequence)
@@ -156,7 +171,7 @@ class Sampler:
                 masked.append(index)
         if masked:
             bits = self._masks[: len(masked)].to(self._device)
-            rows_masked = torch.tensor(masked, device=self._device)
+            rows_masked = self._copies.send(masked)
             self._clock.run(self._ops.apply_token_bitmask, changed, bits, rows_masked)
         return errors
 
@@ -167,9 +182,9 @@ class Sampler:
             return self._clock.run(self._ops.greedy, logits)
         if self._gathered[0] != slots:
             index = torch.tensor(slots)
-            self._gathered = (slots, [values[index].to(self._device) for values in self._by_slot])
+            self._gathered = (slots, [self._copies.move(values[index]) for values in self._by_slot])
         temperature, top_k, top_p, min_p, seeds = self._gathered[1]
-        positions = torch.tensor([len(item.sequence.token_ids) for item in items], device=self._device)
+        positions = self._copies.send([len(item.sequence.token_ids) for item in items])
         uniforms = self._clock.run(self._ops.philox_uniform, seeds, positions)
         return self._clock.run(self._ops.sample, logits, temperature, top_k, top_p, min_p, uniforms), None
 
@@ -179,34 +194,40 @@ class Sampler:
         ids: Tensor,
         logprobs: Tensor | None,
         logits: Tensor,
+        sound: Tensor | None,
         tokens: dict[int, SampledToken],
     ) -> None:
-        """Add a token for each item. `logits` are its raw ones; `logprobs` is given where the most likely was taken."""
+        """Add a token for each item. `logits` are its raw ones; `logprobs` is given where the most likely was taken.
+        Everything that is asked for is computed before anything is looked at."""
         watched = self._rows_watched(items)
+        parts = [ids]
+        described, asked, raw = items, ids, logits
         if logprobs is not None:
-            _add(tokens, items, ids.tolist(), logprobs.tolist(), repeat(1))
-            if not watched:
-                return
-            items, ids, logits = [items[row] for row in watched], ids[watched], _rows(logits, watched)
-        topk = max(item.sequence.sampling.logprobs or 0 for item in items) if watched else 0
-        stats = self._clock.run(self._ops.row_stats, logits, ids, topk)
+            parts.append(logprobs)
+            if watched and len(watched) < len(items):
+                described = [items[row] for row in watched]
+                asked, raw = ids[self._copies.send(watched)], self._rows(logits, watched)
+        if watched or logprobs is None:
+            topk = max(item.sequence.sampling.logprobs or 0 for item in described) if watched else 0
+            parts += _evidence(self._clock.run(self._ops.row_stats, raw, asked, topk), bool(watched))
+        found = self._copies.fetch(parts if sound is None else [*parts, sound])
+        values = [part.tolist() for part in found]
+        chosen, rest = values[0], values[1 : len(parts)]
+        if logprobs is not None:
+            if len(watched) < len(items):
+                _add(tokens, items, chosen, rest[0], repeat(1))
+            rest = rest[1:]
         if watched:
-            self._describe_watched(items, ids, stats, tokens)
-        else:
-            _add(tokens, items, ids.tolist(), stats.logprob.tolist(), stats.rank.tolist())
+            ids_described = chosen if described is items else [chosen[row] for row in watched]
+            _add_described(tokens, described, ids_described, rest)
+        elif logprobs is None:
+            _add(tokens, items, chosen, *rest)
+        if sound is not None:
+            tokens.update((item.slot, _UNSOUND) for item, fine in zip(items, values[-1], strict=True) if not fine)
 
-    def _describe_watched(
-        self, items: Sequence[Work], ids: Tensor, stats: RowStats, tokens: dict[int, SampledToken]
-    ) -> None:
-        parts = (ids, stats.logprob, stats.rank, stats.entropy, stats.margin, stats.top_ids, stats.top_logprobs)
-        for item, *values in zip(items, *(part.tolist() for part in parts), strict=True):
-            token_id, logprob, rank, entropy, margin, top_ids, top_logprobs = values
-            top: tuple[tuple[int, float], ...] = ()
-            if wanted := item.sequence.sampling.logprobs:
-                top = tuple(zip(top_ids[:wanted], top_logprobs[:wanted], strict=True))
-            if _num_generated(item.sequence) >= NUM_OBSERVED_POSITIONS:
-                entropy = margin = None
-            tokens[item.slot] = SampledToken(token_id, logprob, top, rank, entropy, margin)
+    def _rows(self, values: Tensor, rows: list[int]) -> Tensor:
+        """The given rows, ascending; the tensor itself when they are all of it, to spare a copy of [rows, vocab]."""
+        return values if len(rows) == values.shape[0] else values[self._copies.send(rows)]
 
     def _rows_watched(self, items: Sequence[Work]) -> list[int]:
         """The items to describe; a slot that needs it no longer is dropped until it is admitted again."""
@@ -219,11 +240,28 @@ class Sampler:
         return kept
 
 
-def _rows(logits: Tensor, rows: list[int]) -> Tensor:
-    """The given rows, ascending; the tensor itself when they are all of it, to spare a copy of [rows, vocab]."""
-    if len(rows) == logits.shape[0]:
-        return logits
-    return logits[torch.from_numpy(np.array(rows, dtype=np.int64)).to(logits.device)]
+def not_finite() -> EngineFault:
+    return EngineFault("the model gave values that are not finite", hint="try `--dtype float32`")
+
+
+def _evidence(stats: RowStats, watched: bool) -> list[Tensor]:
+    if not watched:
+        return [stats.logprob, stats.rank]
+    return [stats.logprob, stats.rank, stats.entropy, stats.margin, stats.top_ids, stats.top_logprobs]
+
+
+def _add_described(
+    tokens: dict[int, SampledToken], items: Sequence[Work], ids: Iterable[int], evidence: Sequence[Iterable[Any]]
+) -> None:
+    for item, token_id, logprob, rank, entropy, margin, top_ids, top_logprobs in zip(
+        items, ids, *evidence, strict=True
+    ):
+        top: tuple[tuple[int, float], ...] = ()
+        if wanted := item.sequence.sampling.logprobs:
+            top = tuple(zip(top_ids[:wanted], top_logprobs[:wanted], strict=True))
+        if _num_generated(item.sequence) >= NUM_OBSERVED_POSITIONS:
+            entropy = margin = None
+        tokens[item.slot] = SampledToken(token_id, logprob, top, rank, entropy, margin)
 
 
 def _add(

@@ -183,7 +183,11 @@ def poisoned(tmp_path_factory: pytest.TempPathFactory) -> ModelRunner:
     return runner
 
 
-def test_values_that_are_not_finite_are_a_fault_of_that_row(runner: ModelRunner, poisoned: ModelRunner) -> None:
+@pytest.mark.parametrize("packed", [False, True], ids=["as on a CPU", "as on a GPU"])
+def test_values_that_are_not_finite_are_a_fault_of_that_row(
+    runner: ModelRunner, poisoned: ModelRunner, packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(poisoned._copies, "packed", packed)
     result = HandDriver(poisoned, [HandSequence([5, 77, 6]), HandSequence(PROMPT)]).step()
     assert result.tokens[1].token_id == tokens_of(runner, [HandSequence(PROMPT)], count=1)[0][0]
     assert "not finite" in str(result.faults[0])
