@@ -11,7 +11,7 @@ from torch import Tensor
 from engine.models.llama import LlamaModel
 from engine.quantization.awq import best_scales
 from engine.quantization.capture import Batch, Inputs
-from engine.quantization.gptq import rounded_by_hessian
+from engine.quantization.gptq import damping_for, rounded_by_hessian
 from engine.quantization.rounding import Grid, nearest_integers
 from engine.quantization.writers import Tensors
 from kernels.contracts import DecoderLayer, IntWeight, Ops, PackedLinear
@@ -62,7 +62,10 @@ def quantized_layers(
             if method == "awq":
                 coded[part.name] = nearest_integers(part.weight, grid)
             else:
-                coded[part.name] = rounded_by_hessian(part.weight, part.inputs.hessian, grid, act_order=act_order)
+                damping = damping_for(part.weight.shape[1], part.inputs.rows)
+                coded[part.name] = rounded_by_hessian(
+                    part.weight, part.inputs.hessian, grid, act_order=act_order, damping=damping
+                )
         tensors: Tensors = {}
         for part in parts.all():
             tensors |= write(part.name, coded[part.name])

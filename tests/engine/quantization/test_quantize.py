@@ -12,7 +12,7 @@ from torch import Tensor
 
 from engine.errors import InvalidInput, UnsupportedModel
 from engine.quantization.awq import best_scales
-from engine.quantization.gptq import rounded_by_hessian
+from engine.quantization.gptq import damping_for, rounded_by_hessian
 from engine.quantization.request import QuantizeRequest
 from engine.quantization.rounding import Grid, nearest_bytes, nearest_floats, nearest_integers
 from engine.quantization.run import quantize
@@ -73,6 +73,18 @@ def test_gptq_knows_errors_of_a_block_when_a_group_crosses_it() -> None:
     weight, x, grid = torch.randn(16, 192), correlated(400, 192), Grid(4, 96, symmetric=False)
     coded = rounded_by_hessian(weight, x.T @ x, grid)
     assert lost(weight, coded, x) < lost(weight, nearest_integers(weight, grid), x)
+
+
+def test_few_rows_are_trusted_less() -> None:
+    """Errors carried by the accidents of a few rows cost more on other rows than plain rounding."""
+    assert damping_for(100, 10**9) == pytest.approx(0.01)
+    weight, grid = torch.randn(32, 256), Grid(4, 64)
+    mixing = torch.eye(256) + 0.1 * torch.randn(256, 256)
+    seen, other = torch.randn(200, 256) @ mixing, torch.randn(2000, 256) @ mixing
+    hessian = seen.T @ seen
+    trusting = lost(weight, rounded_by_hessian(weight, hessian, grid), other)
+    careful = lost(weight, rounded_by_hessian(weight, hessian, grid, damping=damping_for(256, 200)), other)
+    assert careful < lost(weight, nearest_integers(weight, grid), other) < trusting
 
 
 def test_inputs_that_never_come_cost_nothing() -> None:
