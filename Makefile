@@ -62,7 +62,7 @@ lint: $(STAMP)  ## ruff, clang-format, mypy strict, import contracts
 KERNELS_OUT ?= build/kernels
 kernels: $(STAMP)  ## MODEL=path: compile its GPU kernels for four architectures; no GPU is needed
 	@test -n "$(MODEL)" || { echo "name a model: make kernels MODEL=path (a directory or a .gguf file)"; exit 2; }
-	@env -u TRITON_INTERPRET $(BIN)/esclusa kernels build --model "$(MODEL)" --out $(KERNELS_OUT) $(ARGS)
+	@env -u TRITON_INTERPRET $(BIN)/esclusa kernels build --model "$(MODEL)" --out $(KERNELS_OUT) --no-spills $(ARGS)
 
 warnings: $(STAMP)  ## build the C++ kernels for every instruction set with -Wall -Wextra -Werror
 	@ESCLUSA_CPU_WERROR=1 $(BIN)/python -m kernels.cpu.build

@@ -33,11 +33,13 @@ def build(
     max_num_batched_tokens: int = typer.Option(2048, help="As for `serve`."),
     deterministic: bool = typer.Option(False, help="As for `serve`."),
     jobs: int = typer.Option(0, help="Processes; 0: one per core."),
+    no_spills: bool = typer.Option(False, "--no-spills", help="Exit 1 when a kernel spills registers."),
     as_json: bool = typer.Option(False, "--json", help="JSON on stdout."),
 ) -> None:
     """Compile every kernel that serving a model launches; no GPU is needed.
 
-    Exit 1 when a kernel does not compile or needs more than its GPU has; spills of registers are reported.
+    Exit 1 when a kernel does not compile or needs more than its GPU has; spills of registers are reported, and with
+    --no-spills they are such a fault.
 
     Example: esclusa kernels build --model ./llama --arch sm_80,sm_90 --out ./kernels-built
     """
@@ -65,14 +67,16 @@ def build(
         _fail(error.message, error.hint)
     _show(manifest, as_json)
     print(f"{len(manifest.kernels)} kernels in {out} after {time.monotonic() - started:.0f} s", file=sys.stderr)
+    _refuse_spills(manifest, no_spills)
 
 
 @app.command("verify")
 def verify(
     folder: Path = typer.Argument(FOLDER, help="What `build` wrote."),
+    no_spills: bool = typer.Option(False, "--no-spills", help="Exit 1 when a kernel spills registers."),
     as_json: bool = typer.Option(False, "--json", help="JSON on stdout."),
 ) -> None:
-    """Check a manifest: whole, unchanged, and of the installed Triton. Exit 1 when it is not.
+    """Check a manifest and its kernels: whole, unchanged, and of the installed Triton. Exit 1 when they are not.
 
     Example: esclusa kernels verify ./kernels-built
     """
@@ -85,6 +89,7 @@ def verify(
     except EngineError as error:
         _fail(error.message, error.hint)
     _show(manifest, as_json)
+    _refuse_spills(manifest, no_spills)
 
 
 @app.command("tune")
@@ -135,6 +140,13 @@ def _show(manifest: KernelManifest, as_json: bool) -> None:
         for row in rows:
             if row.spill_bytes:
                 print(f"  spills {row.spill_bytes} B a thread: {row.kernel}")
+
+
+def _refuse_spills(manifest: KernelManifest, refused: bool) -> None:
+    spilling = [row for row in manifest.kernels if row.spill_bytes]
+    if refused and spilling:
+        named = "; ".join(f"{row.kernel} for {row.architecture} {row.spill_bytes} B a thread" for row in spilling[:5])
+        _fail(f"{len(spilling)} kernels spill registers: {named}", "`esclusa kernels tune` ranks other tiles")
 
 
 def _fail(message: str, hint: str | None) -> None:

@@ -93,6 +93,21 @@ def test_the_manifest_names_what_was_compiled(built: Path) -> None:
     assert json.loads(done.stdout)["sha256"] == manifest.read(built)["sha256"]
 
 
+def test_spills_are_refused_by_name_where_asked(built: Path, tmp_path: Path) -> None:
+    assert esclusa("verify", str(built), "--no-spills").returncode == 0
+    folder = tmp_path / "spilling"
+    shutil.copytree(built, folder)
+    document = json.loads((folder / manifest.FILE).read_text())
+    row = next(row for row in document["kernels"] if row["kernel"] == "sample.draw_tokens")
+    row["spill_bytes"] = 24
+    document["sha256"] = manifest.manifest_sha256(document["kernels"])
+    (folder / manifest.FILE).write_text(json.dumps(document))
+    assert esclusa("verify", str(folder)).returncode == 0
+    done = esclusa("verify", str(folder), "--no-spills")
+    assert done.returncode == 1
+    assert f"sample.draw_tokens for {row['architecture']} 24 B a thread" in done.stderr
+
+
 def test_a_changed_manifest_is_found(built: Path, tmp_path: Path) -> None:
     document = json.loads((built / manifest.FILE).read_text())
     document["kernels"][0]["registers"] += 1
