@@ -77,7 +77,8 @@ def test_gptq_knows_errors_of_a_block_when_a_group_crosses_it() -> None:
 
 def test_few_rows_are_trusted_less() -> None:
     """Errors carried by the accidents of a few rows cost more on other rows than plain rounding."""
-    assert damping_for(100, 10**9) == pytest.approx(0.01)
+    assert damping_for(100, 10**12) == pytest.approx(0.01)
+    torch.manual_seed(0)
     weight, grid = torch.randn(32, 256), Grid(4, 64)
     mixing = torch.eye(256) + 0.1 * torch.randn(256, 256)
     seen, other = torch.randn(200, 256) @ mixing, torch.randn(2000, 256) @ mixing
