@@ -189,7 +189,7 @@ async def test_every_engine_setting_reaches_the_engine(tiny: ModelSettings) -> N
         "max_num_batched_tokens": 99, "max_model_len": 64, "enable_prefix_caching": False,
         "scheduling_policy": "priority", "max_seqs_per_share": 2, "max_blocks_per_share": 9, "starvation_bound_s": 2.5,
         "max_waiting": 17, "pooling": "last", "tensor_parallel_size": 2, "threads": 1, "deterministic": True,
-        "generation_config": "vllm",
+        "generation_config": "vllm", "kv_cache_dtype": "fp8",
     }  # fmt: skip
     assert {*changed, "watchdog_s"} == set(EngineSettings.model_fields)
     made = make_engine(tiny, EngineSettings.model_validate({**changed, "watchdog_s": 7.0}))

@@ -100,6 +100,7 @@ def test_local_mode_never_binds_an_address_that_it_must_refuse(monkeypatch: pyte
             local=True, config=None, host="0.0.0.0", port=0, metrics_port=None, data_dir=None, model=[], device=None,
             max_num_seqs=None, max_num_batched_tokens=None, max_model_len=None, gpu_memory_utilization=None,
             enable_prefix_caching=None, tensor_parallel_size=None, quantization=None, threads=None,
+            kv_cache_dtype=None,
         )  # fmt: skip
 
 
