@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from engine.errors import EngineFault, InvalidGrammar
+from engine.errors import EngineError, EngineFault, InvalidGrammar
 from engine.ports import TokenizerPort
 from engine.requests import Grammar
 from engine.text.json_schemas import overlapping_one_of, unsupported_keyword, without_unknown_formats
@@ -35,6 +35,8 @@ MAX_STEP_FUEL = 100_000
 MAX_GRAMMAR_SIZE = 200_000
 MAX_STEP_S = 0.5
 """CPU time of the engine thread: a machine that stands still is nobody's fault."""
+_TOO_MUCH = ("too many", "too large", "too big", "fuel", "limit", "exceed")
+"""What llguidance says of a grammar that is beyond a limit."""
 _KEPT = 64
 _PROBE_TOKENS = 4
 _WHITESPACE = r"[ \n\t]{0,8}"
@@ -44,11 +46,11 @@ _WHITESPACE = r"[ \n\t]{0,8}"
 class GrammarMatcher:
     """The state of one choice. Not thread-safe; `copy` gives another choice its own state.
 
-    A step of it that takes longer than `MAX_STEP_S` is an `EngineFault` too: the loop serves others.
+    A step of it that takes longer than `MAX_STEP_S` is refused too: the loop serves others.
     """
 
-    def __init__(self, matcher: Any) -> None:
-        self._matcher = matcher
+    def __init__(self, matcher: Any, kind: str = "grammar") -> None:
+        self._matcher, self._kind = matcher, kind
 
     @property
     def is_terminated(self) -> bool:
@@ -56,25 +58,37 @@ class GrammarMatcher:
         return bool(self._matcher.is_stopped())
 
     def fill_bitmask(self, row: NDArray[np.int32]) -> None:
-        """Set bit `id` of int32 `row` [ceil(vocab / 32)] where token `id` may come next. Raises `EngineFault`."""
+        """Set bit `id` of int32 `row` [ceil(vocab / 32)] where token `id` may come next.
+
+        Raises `InvalidGrammar` where it became too complex, `EngineFault` where the library broke.
+        """
         started = thread_time()
         mask = np.frombuffer(_contained(self._matcher.compute_bitmask), dtype=np.int32)
         if self._matcher.is_error() or thread_time() - started > MAX_STEP_S:
-            raise _too_complex()
+            raise self._broken()
         shared = min(len(mask), len(row))
         row[:shared] = mask[:shared]
         row[shared:] = 0
 
     def accept(self, token_id: int) -> None:
-        """Advance by the token that was drawn. Raises `EngineFault` when the grammar does not allow it."""
+        """Advance by the token that was drawn. Raises as `fill_bitmask`, and when the token is not allowed."""
         if self._matcher.is_stopped() and not self._matcher.is_error():
             return
         started = thread_time()
         if not _contained(self._matcher.consume_token, token_id) or thread_time() - started > MAX_STEP_S:
-            raise _too_complex()
+            raise self._broken()
 
     def copy(self) -> GrammarMatcher:
-        return GrammarMatcher(self._matcher.deep_copy())
+        return GrammarMatcher(self._matcher.deep_copy(), self._kind)
+
+    def _broken(self) -> EngineError:
+        """A step that took too long or beyond a limit is the grammar's doing; a token that was not allowed is ours."""
+        message = str(self._matcher.get_error() or "").lower()
+        if message and not any(word in message for word in _TOO_MUCH):
+            return EngineFault("the grammar refused a token", hint="simplify the schema or grammar")
+        limit = "became too complex while it was followed"
+        hint = "simplify it: fewer nested repeats and alternatives"
+        return InvalidGrammar(f"grammar.{self._kind}", self._kind, limit, hint=hint)
 
 
 class GrammarCompiler:
@@ -116,7 +130,7 @@ class GrammarCompiler:
             if grammar.type == "tool_calls":
                 raise _naming_the_tool(str(grammar.value), refused)
             raise _naming_the_keyword(grammar, refused) if grammar.type == "json_schema" else refused
-        return GrammarMatcher(matcher)
+        return GrammarMatcher(matcher, grammar.type)
 
 
 def _naming_the_keyword(grammar: Grammar, refused: InvalidGrammar) -> InvalidGrammar:
@@ -277,16 +291,12 @@ def _contained(call: Callable[..., Any], *arguments: Any) -> Any:
         raise EngineFault("the grammar broke while it was used", hint="simplify the schema or grammar") from error
 
 
-def _too_complex() -> EngineFault:
-    return EngineFault("the grammar refused a token or became too complex", hint="simplify the schema or grammar")
-
-
 _KINDS = (
     ("names a type that does not exist", ("invalid type",)),
     ("uses a feature that is not supported", ("unimplemented", "not supported", "unsupported", "unknown format")),
     ("refers to something that does not exist", ("does not exist", "not found", "unknown name", "unresolved")),
     ("contradicts itself: nothing can match it", ("unsatisfiable", "noextension")),
-    ("is too complex", ("too many", "too large", "too big", "fuel", "limit", "exceed")),
+    ("is too complex", _TOO_MUCH),
     ("holds an invalid pattern", ("regex parse error", "invalid regex")),
     ("is not valid", ("",)),
 )

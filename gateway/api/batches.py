@@ -35,7 +35,7 @@ class OutputExpiry(Strict):
 
 
 class BatchBody(Strict):
-    input_file_id: Annotated[str, Field(min_length=1, max_length=64)]
+    input_file_id: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.-]+$")]
     endpoint: Annotated[str, Field(min_length=1, max_length=64)]
     completion_window: Literal["24h"]
     metadata: (

@@ -16,6 +16,7 @@ from gateway.api.answers import (
     ChatCompletionChunk,
     DetokenizedView,
     EmbeddingList,
+    ModerationView,
     RankingView,
     ScoresView,
     TextCompletion,
@@ -27,6 +28,8 @@ from gateway.api.anthropic.count_tokens import CountBody
 from gateway.api.chat import ChatBody
 from gateway.api.completions import CompletionBody
 from gateway.api.embeddings import EmbeddingBody
+from gateway.api.moderations import PATH as MODERATIONS
+from gateway.api.moderations import ModerationBody
 from gateway.api.ranking import RERANK_PATHS, SCORE_PATHS, RerankBody, ScoreBody
 from gateway.api.responses.answers import InputTokensView, ResponseEvent, ResponseView
 from gateway.api.responses.body import ResponsesBody
@@ -36,6 +39,7 @@ ROUTES: dict[str, tuple[type[BaseModel], type[BaseModel], type[BaseModel] | None
     "/v1/chat/completions": (ChatBody, ChatCompletion, ChatCompletionChunk, "A chat answer, streamed or whole"),
     "/v1/completions": (CompletionBody, TextCompletion, TextCompletion, "A text completion, streamed or whole"),
     "/v1/embeddings": (EmbeddingBody, EmbeddingList, None, "One vector for each input"),
+    MODERATIONS: (ModerationBody, ModerationView, None, "What the guardrails find in texts"),
     **dict.fromkeys(RERANK_PATHS, (RerankBody, RankingView, None, "The documents nearest to a query")),
     **dict.fromkeys(SCORE_PATHS, (ScoreBody, ScoresView, None, "How near pairs of texts are")),
     **dict.fromkeys(TOKENIZE_PATHS, (TokenizeBody, TokenizedView, None, "The tokens of a prompt")),

@@ -170,6 +170,9 @@ def test_what_nobody_may_ask_for_is_refused_at_once(client: openai.OpenAI) -> No
         )
     with pytest.raises(openai.NotFoundError):
         client.batches.create(input_file_id="file-0", endpoint="/v1/chat/completions", completion_window="24h")
+    for unwritable in ("\0", "file-a\0", "file 1"):
+        with pytest.raises(openai.BadRequestError, match="input_file_id"):
+            client.batches.create(input_file_id=unwritable, endpoint="/v1/chat/completions", completion_window="24h")
 
 
 def test_nobody_else_finds_a_file_or_a_batch(client: openai.OpenAI, stage: Stage) -> None:

@@ -34,6 +34,7 @@ from gateway.api.anthropic.answers import (
 )
 from gateway.api.openapi import HEADERS
 from tests.fakes.stage import Stage
+from tests.gateway.api.test_route_matrix import MATRIX, MODEL
 
 METHODS = {"get", "post", "put", "patch", "delete"}
 CHAT = {"model": "tiny", "messages": [{"role": "user", "content": "Hola"}], "max_tokens": 3, "seed": 1}
@@ -94,6 +95,12 @@ def test_every_operation_that_writes_describes_its_body(document: dict[str, Any]
         if method in ("post", "put", "patch") and path.replace("/cancel", ":cancel").rpartition(":")[2] not in without:
             for content in operation["requestBody"]["content"].values():
                 assert content["schema"], (method, path)
+
+
+def test_every_route_that_works_for_a_caller_is_in_the_document(document: dict[str, Any]) -> None:
+    listed = {(method.upper(), path) for method, path, _ in operations(document)}
+    wanted = {route for route, right in MATRIX.items() if right == MODEL}
+    assert wanted <= listed
 
 
 def test_every_parameter_of_a_path_is_described(document: dict[str, Any]) -> None:

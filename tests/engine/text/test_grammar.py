@@ -5,7 +5,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -389,3 +389,34 @@ def test_a_panic_of_the_library_is_a_fault_of_its_request() -> None:
         matcher.fill_bitmask(np.zeros(4, dtype=np.int32))
     with pytest.raises(EngineFault):
         matcher.accept(1)
+
+
+def test_a_pattern_that_grows_while_it_is_followed_is_refused_as_too_complex() -> None:
+    """It compiles and its first tokens are drawn; the caller's pattern is at fault, not the engine."""
+
+    class GrownMatcher:
+        def compute_bitmask(self) -> bytes:
+            return bytes(16)
+
+        def consume_token(self, token_id: int) -> bool:
+            return False
+
+        def is_stopped(self) -> bool:
+            return False
+
+        def is_error(self) -> bool:
+            return True
+
+        def get_error(self) -> str:
+            return "lexer error: too many states: 50000 exceeds the limit"
+
+    matcher = GrammarMatcher(GrownMatcher(), "regex")
+    steps: list[Callable[[], None]] = [
+        lambda: matcher.fill_bitmask(np.zeros(4, dtype=np.int32)),
+        lambda: matcher.accept(3),
+    ]
+    for step in steps:
+        with pytest.raises(InvalidGrammar, match="too complex") as refusal:
+            step()
+        assert refusal.value.field == "grammar.regex"
+        assert refusal.value.hint is not None
