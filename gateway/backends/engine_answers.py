@@ -102,7 +102,12 @@ def chatted(
         return EngineAnswer(engine, request, asked)
     shown = engine.tokenizer.mark_token_ids
     asked = replace(asked, sampling=replace(sampling, shown_token_ids=shown))
-    return ParsedAnswer(EngineAnswer(engine, request, asked), parser, one_call=not request.parallel_tool_calls)
+    return ParsedAnswer(
+        EngineAnswer(engine, request, asked),
+        parser,
+        one_call=not request.parallel_tool_calls,
+        calls_only=bool(request.tools) and request.tool_choice.mode in ("required", "named"),
+    )
 
 
 def id_tails(prompts: int) -> list[str]:

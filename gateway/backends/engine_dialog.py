@@ -113,6 +113,8 @@ class ParsedAnswer:
     answer: OneAnswer
     parser: Callable[[], AnswerParser]
     one_call: bool = False
+    calls_only: bool = False
+    """The answer must be calls: what is held back at its end is one that was cut before it had a name, and no text."""
     _choices: dict[int, ReadChoice] = field(default_factory=dict)
     _ready: deque[Chunk] = field(default_factory=deque)
     _reasoning_tokens: int = 0
@@ -151,8 +153,14 @@ class ParsedAnswer:
         return [chunk]
 
     def _ended(self, end: ChoiceEnd, last: Delta) -> list[Chunk]:
+        from engine import CallArguments, CallBegin, Reasoning
+
         choice = self._choice(last.index)
-        pieces = [*(choice.parser.feed(last.text) if last.text else []), *choice.parser.finish()]
+        pieces = choice.parser.feed(last.text) if last.text else []
+        held_back = choice.parser.finish()
+        if self.calls_only:
+            held_back = [piece for piece in held_back if isinstance(piece, CallBegin | CallArguments | Reasoning)]
+        pieces = [*pieces, *held_back]
         called = end.finish_reason == "stop" and choice.calls > 0
         deltas = self._deltas(choice, last, pieces, closed=called)
         reason = "tool_calls" if called else end.finish_reason

@@ -128,6 +128,17 @@ async def test_a_call_that_was_cut_stays_cut() -> None:
     assert (named.told, named.text) == ("f", "")
 
 
+async def test_a_required_call_that_was_cut_before_its_name_is_no_text() -> None:
+    cut = Scripted('<tool_call>\n{"name": "get_wea', reason="length")
+    chunks = await read(cut, calls_only=True)
+    assert [delta.told for delta in deltas(chunks) if delta.told] == []
+    assert isinstance(chunks[-1], ChoiceEnd)
+    assert chunks[-1].finish_reason == "length"
+    assert sum(len(delta.token_ids) for delta in deltas(chunks)) == len('<tool_call>\n{"name": "get_wea')
+    free = deltas(await read(Scripted('<tool_call>\n{"name": "get_wea', reason="length")))
+    assert "".join(delta.told for delta in free) == '<tool_call>\n{"name": "get_wea'
+
+
 async def test_text_alone_ends_as_it_did() -> None:
     chunks = await read(Scripted("Hola, <mundo>."))
     assert content_of(deltas(chunks)) == (TextPart("Hola, <mundo>."),)
